@@ -1,5 +1,5 @@
-"""Write unicode_table.py and case_table.py of the tokenizer: the general category and the case of every
-code point, one letter per range.
+"""Write unicode_table.py of the tokenizer: the general category and the case of every code point, one letter
+per range.
 
 The pre-tokenizers of language models are defined over Unicode categories, and a vocabulary is only
 reproduced exactly with the Unicode version its reference implementation uses. llama.cpp's table is
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
@@ -22,12 +21,12 @@ except ImportError:
 
 VERSION = "15.1.0"
 TARGET = Path(__file__).parent.parent / "oxillama" / "text" / "tokenizer" / "unicode_table.py"
-CASES = TARGET.with_name("case_table.py")
 
-HEAD = '''"""Unicode {version} general categories, written by tools/make_unicode_table.py; data, not code.
+HEAD = '''"""Unicode {version} categories and cases, written by tools/make_unicode_table.py; data, not code.
 
-`RANGES` lists the code space from 0 to 0x10FFFF as words of one category letter (L, N, P, S, M, Z,
-C, or X for an unassigned code point) and the length of the range in base 36.
+`RANGES` lists the code space from 0 to 0x10FFFF as words of one letter and the length of the range in
+base 36. The letter is the category (N, P, S, M, Z, C, or X for an unassigned code point); of letters it is U
+for upper and title case, l for lower case, L for those without case.
 Source: the Unicode Character Database, https://www.unicode.org/Public/15.1.0/ucd/UnicodeData.txt
 """
 
@@ -41,28 +40,9 @@ RANGES = """
 '''
 
 
-CASES_HEAD = '''"""Unicode {version} cases of letters, written by tools/make_unicode_table.py; data, not code.
-
-`CASES` lists the code space from 0 to 0x10FFFF as words of one letter (U for an upper or title case letter,
-l for a lower case one, o for everything else) and the length of the range in base 36.
-Source: the Unicode Character Database, https://www.unicode.org/Public/15.1.0/ucd/UnicodeData.txt
-"""
-
-from __future__ import annotations
-
-CASES = """
-{cases}
-"""
-'''
-
-
-def case(code_point: int) -> str:
-    return {"Lu": "U", "Lt": "U", "Ll": "l"}.get(unicodedata.category(chr(code_point)), "o")
-
-
 def letter(code_point: int) -> str:
     category = unicodedata.category(chr(code_point))
-    return "X" if category == "Cn" else category[0]
+    return {"Cn": "X", "Lu": "U", "Lt": "U", "Ll": "l"}.get(category, category[0])
 
 
 def base36(number: int) -> str:
@@ -73,17 +53,16 @@ def base36(number: int) -> str:
     return digits
 
 
-def ranges(kind_of: Callable[[int], str]) -> str:
-    """Words of a kind and the length of its range, in lines."""
-    words = [kind + base36(len(list(run))) for kind, run in groupby(map(kind_of, range(0x110000)))]
+def ranges() -> str:
+    """Words of a letter and the length of its range, in lines."""
+    words = [kind + base36(len(list(run))) for kind, run in groupby(map(letter, range(0x110000)))]
     return textwrap.fill(" ".join(words), 108)
 
 
 def main() -> None:
     if unicodedata.unidata_version != VERSION:
         sys.exit(f"unicodedata is of Unicode {unicodedata.unidata_version}, the table needs {VERSION}")
-    TARGET.write_text(HEAD.format(version=VERSION, ranges=ranges(letter)))
-    CASES.write_text(CASES_HEAD.format(version=VERSION, cases=ranges(case)))
+    TARGET.write_text(HEAD.format(version=VERSION, ranges=ranges()))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def said(text: str, reasoning: str = "", **more: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": text, **thought, **more}
 
 
-def called(*calls: tuple[str, dict[str, Any]], text: str = "", reasoning: str = "") -> dict[str, Any]:
+def called(*calls: tuple[str, dict[str, Any] | str], text: str = "", reasoning: str = "") -> dict[str, Any]:
     """An answer with calls."""
     told = [
         {"id": f"call0000{i}", "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -89,17 +89,7 @@ CONVERSATIONS: dict[str, Conversation] = {
     "arguments as text": {
         "messages": [
             ASK,
-            {
-                "role": "assistant",
-                "content": None,
-                "tool_calls": [
-                    {
-                        "id": "call00000",
-                        "type": "function",
-                        "function": {"name": "weather", "arguments": '{"place": "Bern"}'},
-                    }
-                ],
-            },
+            {**called(("weather", '{"place": "Bern"}')), "content": None},
             result(0, "weather", "grey"),
         ],
         "tools": TOOLS,

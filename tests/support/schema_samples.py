@@ -20,14 +20,11 @@ from oxillama.text.grammar.rules import (
     Rules,
     Seq,
     Text,
+    has_characters,
 )
 
 NEVER = 10**9
 SURROGATES = 0xD800, 0xDFFF
-
-
-def has_characters(first: int, last: int) -> bool:
-    return not (SURROGATES[0] <= first and last <= SURROGATES[1])
 
 
 class Stuck(Exception):
@@ -205,17 +202,4 @@ def written_out(node: Counted) -> Dfa:
 def ways_out(node: Dfa | Counted) -> tuple[Sequence[Sequence[tuple[int, int, int]]], list[int]]:
     """The edges of each state, and how many characters are needed from it to an accepting one."""
     dfa = node if isinstance(node, Dfa) else written_out(node)
-    rows, accepting = dfa.edges, dfa.accepting
-    away = [0 if q in accepting else NEVER for q in range(len(rows))]
-    sources: list[list[int]] = [[] for _ in rows]
-    for q, edges in enumerate(rows):
-        for first, last, target in edges:
-            if has_characters(first, last):
-                sources[target].append(q)
-    reached = list(accepting)
-    for target in reached:  # grows while it is read
-        for q in sources[target]:
-            if away[q] == NEVER:
-                away[q] = away[target] + 1
-                reached.append(q)
-    return rows, away
+    return dfa.edges, [NEVER if away is None else away for away in dfa.to_the_end()]

@@ -6,11 +6,12 @@ import random
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from oxillama import Grammar, GrammarState
 from oxillama.text.grammar import Vocabulary
 from oxillama.text.toolcalls import ToolCallGrammar
+from oxillama.text.toolcalls.message_rules import message_rules
+from oxillama.text.toolcalls.parameters import Tool
+from tests.support.automata import allowed
 from tests.support.tiny_file import write_tiny_model
 
 TOOLS: list[dict[str, Any]] = [
@@ -118,19 +119,25 @@ def random_text(
     draw, state, text = random.Random(seed), GrammarState(grammar, vocabulary), b""
     marks = {i for i, token in enumerate(tokens) if len(token) > 9}  # delimiters, for the most part
     for _ in range(most):
-        bits = np.unpackbits(state.mask().view(np.uint8), bitorder="little")[: len(tokens)]
-        allowed = np.flatnonzero(bits).tolist()
-        longer = [t for t in allowed if t >= 256 and t != end]
-        liked = [t for t in allowed if t in marks]
-        if end in allowed and draw.random() < 0.1:
+        following = allowed(state.mask())
+        longer = [t for t in following if t >= 256 and t != end]
+        liked = [t for t in following if t in marks]
+        if end in following and draw.random() < 0.1:
             return text.decode("utf-8", "ignore"), True
         liked = liked if draw.random() < 0.4 else []
-        token = draw.choice(liked or (longer if longer and draw.random() < 0.7 else allowed))
+        token = draw.choice(liked or (longer if longer and draw.random() < 0.7 else following))
         if token == end:
             return text.decode("utf-8", "ignore"), True
         state.advance(token)
         text += tokens[token]
     return text.decode("utf-8", "ignore"), False
+
+
+def grammar_of(form: ToolCallGrammar, choice: str, tools: Any = None, **options: Any) -> Grammar:
+    """The grammar of messages with tools; if one must be called, with the second of them."""
+    wanted = [Tool.of(tool) for tool in tools or TOOLS]
+    rules = message_rules(form, wanted[1:2] if choice == "one" else wanted, choice, **options)
+    return Grammar.from_rules(rules)
 
 
 def digit(n: Literal[1, 2, 3]) -> str:

@@ -86,10 +86,14 @@ def joined(events: Iterable[Event]) -> list[Event]:
 
 
 def events_of(
-    grammar: ToolCallGrammar | str, pieces: Iterable[str], tools: Any = TOOLS, in_reasoning: bool = False
+    grammar: ToolCallGrammar | str,
+    pieces: Iterable[str],
+    tools: Any = TOOLS,
+    in_reasoning: bool = False,
+    **options: bool,
 ) -> list[Event]:
     grammar = GRAMMARS[grammar] if isinstance(grammar, str) else grammar
-    parser = MessageParser(grammar, tools, in_reasoning)
+    parser = MessageParser(grammar, tools, in_reasoning, **options)
     found = [event for piece in pieces for event in parser.feed(piece)]
     return joined(found + parser.finish())
 
@@ -108,92 +112,109 @@ def parsed(grammar: ToolCallGrammar | str, text: str, **options: Any) -> Parsed:
     )
 
 
-def tags(name: str, **args: str) -> str:
-    """A call as Qwen3-Coder writes it."""
-    inside = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in args.items())
-    return f"<tool_call>\n<function={name}>\n{inside}</function>\n</tool_call>"
+@dataclass(frozen=True)
+class Writer:
+    """Writes calls as a model does.
 
+    Attributes:
+        call: a pattern with ``{name}``, the numbers ``{i}`` from 0 and ``{n}`` from 1, and ``{args}``.
+        argument: a pattern with ``{key}``, ``{value}``, ``{type}`` and ``{is_string}``; "" for JSON.
+        around: a pattern with ``{calls}``.
+    """
 
-def keys(name: str, **args: str) -> str:
-    """A call as GLM writes it."""
-    inside = "".join(f"<arg_key>{k}</arg_key>\n<arg_value>{v}</arg_value>\n" for k, v in args.items())
-    return f"<tool_call>{name}\n{inside}</tool_call>"
+    call: str
+    argument: str = ""
+    around: str = "{calls}"
+    between: str = ""
 
+    def __call__(self, *calls: tuple[str, dict[str, Any]]) -> str:
+        texts = []
+        for i, (name, args) in enumerate(calls):
+            inside = "".join(self.written(*each) for each in args.items())
+            inside = inside if self.argument else json.dumps(args)
+            texts.append(self.call.format(name=name, i=i, n=i + 1, args=inside))
+        return self.around.format(calls=self.between.join(texts))
 
-def dsml(*calls: tuple[str, dict[str, Any]]) -> str:
-    """Calls as DeepSeek V3.2 writes them."""
-    inside = ""
-    for name, args in calls:
-        inside += f'<｜DSML｜invoke name="{name}">\n'
-        for key, value in args.items():
-            is_string = str(isinstance(value, str)).lower()
-            shown = value if isinstance(value, str) else json.dumps(value)
-            inside += f'<｜DSML｜parameter name="{key}" string="{is_string}">{shown}</｜DSML｜parameter>\n'
-        inside += "</｜DSML｜invoke>\n"
-    return f"<｜DSML｜function_calls>\n{inside}</｜DSML｜function_calls>"
+    def written(self, key: str, value: Any) -> str:
+        shown, is_string = value if isinstance(value, str) else json.dumps(value), isinstance(value, str)
+        words = {"type": type_of(value), "is_string": str(is_string).lower()}
+        return self.argument.format(key=key, value=shown, **words)
 
-
-def v31(*calls: tuple[str, dict[str, Any]]) -> str:
-    """Calls as DeepSeek V3.1 writes them."""
-    inside = "".join(
-        f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{json.dumps(args)}<｜tool▁call▁end｜>"
-        for name, args in calls
-    )
-    return f"<｜tool▁calls▁begin｜>{inside}<｜tool▁calls▁end｜>"
-
-
-def kimi(*calls: tuple[str, dict[str, Any]]) -> str:
-    """Calls as Kimi K2 writes them."""
-    inside = "".join(
-        f"<|tool_call_begin|>functions.{name}:{i}<|tool_call_argument_begin|>{json.dumps(args)}<|tool_call_end|>"
-        for i, (name, args) in enumerate(calls)
-    )
-    return f"<|tool_calls_section_begin|>{inside}<|tool_calls_section_end|>"
-
-
-def minimax(*calls: tuple[str, dict[str, str]]) -> str:
-    """Calls as MiniMax M2 writes them."""
-    inside = ""
-    for name, args in calls:
-        values = "".join(f'<parameter name="{key}">{value}</parameter>\n' for key, value in args.items())
-        inside += f'<invoke name="{name}">\n{values}</invoke>\n'
-    return f"<minimax:tool_call>\n{inside}</minimax:tool_call>"
-
-
-def seed(name: str, **args: str) -> str:
-    """A call as Seed-OSS writes it."""
-    inside = "".join(f"<parameter={key}>{value}</parameter>\n" for key, value in args.items())
-    return f"<seed:tool_call>\n<function={name}>\n{inside}</function>\n</seed:tool_call>"
+    def one(self, name: str, **args: str) -> str:
+        """One call."""
+        return self((name, args))
 
 
 HY = ":opensource"
-
-
-def hunyuan(*calls: tuple[str, dict[str, str]]) -> str:
-    """Calls as Hunyuan 3 writes them."""
-    inside = ""
-    for name, args in calls:
-        inside += f"<tool_call{HY}>{name}<tool_sep{HY}>\n"
-        for key, value in args.items():
-            inside += f"<arg_key{HY}>{key}</arg_key{HY}>\n<arg_value{HY}>{value}</arg_value{HY}>\n"
-        inside += f"</tool_call{HY}>\n"
-    return f"<tool_calls{HY}>\n{inside}</tool_calls{HY}>"
-
-
-def kimi_k3(*calls: tuple[str, dict[str, Any]]) -> str:
-    """Calls as Kimi K3 writes them."""
-    inside = ""
-    for i, (name, args) in enumerate(calls):
-        inside += f'<|open|>call tool="{name}" index="{i + 1}"<|sep|>'
-        for key, value in args.items():
-            kind = type_of(value)
-            shown = value if isinstance(value, str) else json.dumps(value)
-            inside += f'<|open|>argument key="{key}" type="{kind}"<|sep|>{shown}<|close|>argument<|sep|>'
-        inside += "<|close|>call<|sep|>"
-    return f"<|open|>tools<|sep|>{inside}<|close|>tools<|sep|>"
-
-
 NS = "]<]minimax[>["
+
+tags = Writer(
+    "<tool_call>\n<function={name}>\n{args}</function>\n</tool_call>",
+    "<parameter={key}>\n{value}\n</parameter>\n",
+).one
+"""As Qwen3-Coder."""
+keys = Writer(
+    "<tool_call>{name}\n{args}</tool_call>", "<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n"
+).one
+"""As GLM."""
+dsml = Writer(
+    '<｜DSML｜invoke name="{name}">\n{args}</｜DSML｜invoke>\n',
+    '<｜DSML｜parameter name="{key}" string="{is_string}">{value}</｜DSML｜parameter>\n',
+    "<｜DSML｜function_calls>\n{calls}</｜DSML｜function_calls>",
+)
+"""As DeepSeek V3.2."""
+v31 = Writer(
+    "<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{args}<｜tool▁call▁end｜>",
+    around="<｜tool▁calls▁begin｜>{calls}<｜tool▁calls▁end｜>",
+)
+"""As DeepSeek V3.1."""
+kimi = Writer(
+    "<|tool_call_begin|>functions.{name}:{i}<|tool_call_argument_begin|>{args}<|tool_call_end|>",
+    around="<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>",
+)
+"""As Kimi K2."""
+minimax = Writer(
+    '<invoke name="{name}">\n{args}</invoke>\n',
+    '<parameter name="{key}">{value}</parameter>\n',
+    "<minimax:tool_call>\n{calls}</minimax:tool_call>",
+)
+"""As MiniMax M2."""
+seed = Writer(
+    "<seed:tool_call>\n<function={name}>\n{args}</function>\n</seed:tool_call>",
+    "<parameter={key}>{value}</parameter>\n",
+).one
+"""As Seed-OSS."""
+hunyuan = Writer(
+    f"<tool_call{HY}>{{name}}<tool_sep{HY}>\n{{args}}</tool_call{HY}>\n",
+    f"<arg_key{HY}>{{key}}</arg_key{HY}>\n<arg_value{HY}>{{value}}</arg_value{HY}>\n",
+    f"<tool_calls{HY}>\n{{calls}}</tool_calls{HY}>",
+)
+"""As Hunyuan 3."""
+kimi_k3 = Writer(
+    '<|open|>call tool="{name}" index="{n}"<|sep|>{args}<|close|>call<|sep|>',
+    '<|open|>argument key="{key}" type="{type}"<|sep|>{value}<|close|>argument<|sep|>',
+    "<|open|>tools<|sep|>{calls}<|close|>tools<|sep|>",
+)
+"""As Kimi K3."""
+minicpm = Writer('<function name="{name}">{args}</function>', '<param name="{key}">{value}</param>').one
+"""As MiniCPM 5."""
+atem = Writer(
+    ' to={name}<|message|><atem:function_calls>\n<atem:invoke name="{name}">\n{args}</atem:invoke>\n'
+    "</atem:function_calls>",
+    '<atem:parameter name="{key}">{value}</atem:parameter>\n',
+).one
+"""As Muse Glimmer, with the recipient."""
+solar = Writer(
+    "<|tool_call:begin|>abcdefghi{i}<|tool_call:name|>{name}<|tool_call:args|>{args}<|tool_call:end|>",
+    around="<|tool_calls|>{calls}",
+)
+"""As Solar Open."""
+cohere = Writer(
+    '    {{"tool_call_id": "{i}", "tool_name": "{name}", "parameters": {args}}}',
+    around="<|START_ACTION|>[\n{calls}\n]<|END_ACTION|>",
+    between=",\n",
+)
+"""As Command R7B."""
 
 
 def minimax_m3(*calls: tuple[str, dict[str, Any]]) -> str:
@@ -208,40 +229,6 @@ def minimax_m3(*calls: tuple[str, dict[str, Any]]) -> str:
 
     inside = "".join(f'{NS}<invoke name="{name}">{nested(args)}{NS}</invoke>\n' for name, args in calls)
     return f"{NS}<tool_call>\n{inside}{NS}</tool_call>"
-
-
-def minicpm(name: str, **args: str) -> str:
-    """A call as MiniCPM 5 writes it."""
-    inside = "".join(f'<param name="{key}">{value}</param>' for key, value in args.items())
-    return f'<function name="{name}">{inside}</function>'
-
-
-def atem(name: str, **args: str) -> str:
-    """A call as Muse Glimmer writes it, with its recipient."""
-    inside = "".join(
-        f'<atem:parameter name="{key}">{value}</atem:parameter>\n' for key, value in args.items()
-    )
-    invoke = f'<atem:invoke name="{name}">\n{inside}</atem:invoke>\n'
-    return f" to={name}<|message|><atem:function_calls>\n{invoke}</atem:function_calls>"
-
-
-def solar(*calls: tuple[str, dict[str, Any]]) -> str:
-    """Calls as Solar Open writes them."""
-    inside = "".join(
-        f"<|tool_call:begin|>abcdefghi{i}<|tool_call:name|>{name}<|tool_call:args|>{json.dumps(args)}"
-        "<|tool_call:end|>"
-        for i, (name, args) in enumerate(calls)
-    )
-    return f"<|tool_calls|>{inside}"
-
-
-def cohere(*calls: tuple[str, dict[str, Any]]) -> str:
-    """Calls as Command R7B writes them."""
-    rows = [
-        f'    {{"tool_call_id": "{i}", "tool_name": "{name}", "parameters": {json.dumps(args)}}}'
-        for i, (name, args) in enumerate(calls)
-    ]
-    return "<|START_ACTION|>[\n" + ",\n".join(rows) + "\n]<|END_ACTION|>"
 
 
 PLAN = {"steps": [{"id": 1, "label": "x"}, {}], "at": {"x": -1.5, "y": {"z": "q"}}}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from oxillama import Grammar
 from oxillama.errors import OxiLlamaError
 from oxillama.text.chat.fitting import tool_variables
 from oxillama.text.chat.template import ChatTemplate
-from oxillama.text.toolcalls import CallEnd, CallFailed, MessageParser, ToolCallGrammar
-from oxillama.text.toolcalls.message_rules import message_rules
-from oxillama.text.toolcalls.parameters import Tool
+from oxillama.text.toolcalls import ToolCallGrammar
 from tests.support.conversations import ARGUMENTS, ASK, TOOLS, called
 from tests.support.fitted import fitted, rule_names
+from tests.support.tool_models import grammar_of
+from tests.support.toolcalls import parsed
 
 TURNS = {
     "a call": called(("weather", ARGUMENTS)),
@@ -66,18 +65,12 @@ def read_calls(name: str, source: str, form: ToolCallGrammar) -> list[str]:
             continue
         prompt, text = found
         in_reasoning = form.begins_in_reasoning(prompt)
-        parser = MessageParser(form, TOOLS, in_reasoning)
-        events = parser.feed(text) + parser.finish()
-        calls = [(e.call.name, e.call.args) for e in events if isinstance(e, CallEnd)]
+        read = parsed(form, text, tools=TOOLS, in_reasoning=in_reasoning)
         wanted = [(c["function"]["name"], c["function"]["arguments"]) for c in message["tool_calls"]]
-        failed = [event for event in events if isinstance(event, CallFailed)]
-        if failed or calls != wanted:
-            wrong.append(f"{name}: {title}: read {calls} {failed} of {text!r}")
+        if read.failed or read.calls != wanted:
+            wrong.append(f"{name}: {title}: read {read.calls} {read.failed} of {text!r}")
             continue
-        rules = message_rules(
-            form, [Tool.of(tool) for tool in definitions], "auto", in_reasoning=in_reasoning
-        )
-        grammar = Grammar.from_rules(rules)
+        grammar = grammar_of(form, "auto", definitions, in_reasoning=in_reasoning)
         ends = [i for i in range(len(text), 0, -1) if grammar.matches(text[:i])]
         last = max((text.rfind(mark) for mark in (form.close, "}") if mark), default=0)
         if not ends or ends[0] < last:

@@ -21,7 +21,7 @@ from oxillama.apps.evaluation.windows import (
 )
 from oxillama.engine.engine import InferenceEngine
 from oxillama.errors import ConfigError
-from oxillama.text.tokenizer.first_token import first_token
+from oxillama.text.tokenizer.tokenizer import first_token
 
 QUANTILES = (1.0, 0.999, 0.99, 0.95, 0.9, 0.75, 0.5, 0.25, 0.1, 0.05, 0.01, 0.0)
 """The quantiles of the divergences in a report."""

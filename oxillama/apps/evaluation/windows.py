@@ -11,7 +11,7 @@ from oxillama.apps.evaluation.logits import Logits
 from oxillama.base.config import checks
 from oxillama.engine.engine import InferenceEngine
 from oxillama.errors import ConfigError, PromptError
-from oxillama.text.tokenizer.first_token import first_token
+from oxillama.text.tokenizer.tokenizer import first_token
 
 WINDOW = 512
 """The default window size in tokens, as in llama-perplexity."""

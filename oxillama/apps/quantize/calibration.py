@@ -16,7 +16,7 @@ from oxillama.engine.sequence import Sequence
 from oxillama.errors import ConfigError, PromptError
 from oxillama.gguf.model_file import TensorInfo
 from oxillama.models.weights.packer import Progress
-from oxillama.text.tokenizer.first_token import first_token
+from oxillama.text.tokenizer.tokenizer import first_token
 
 
 class Recorder:

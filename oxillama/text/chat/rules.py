@@ -18,6 +18,7 @@ from oxillama.text.toolcalls.patterns import pattern
 from oxillama.text.toolcalls.tool_grammar import ToolCallGrammar
 
 Messages = list[Message]
+Apply = Callable[[Messages, ToolCallGrammar], Messages]
 
 SYSTEM = ("system", "developer")
 """Roles of instructions."""
@@ -31,63 +32,53 @@ class Rule(NamedTuple):
 
     name: str
     text: str
-    apply: Callable[[Messages, ToolCallGrammar], Messages]
+    apply: Apply
 
 
-def _null_content(messages: Messages, form: ToolCallGrammar) -> Messages:
-    return [{**m, "content": None} if calls_of(m) and not m["content"] else m for m in messages]
+def _of_each(change: Callable[[Message], list[Message]]) -> Apply:
+    """A rule that changes each message by itself, or makes several of it."""
+    return lambda messages, form: [new for message in messages for new in change(message)]
 
 
-def _text_parts(messages: Messages, form: ToolCallGrammar) -> Messages:
-    return [
-        {**m, "content": [{"type": "text", "text": m["content"]}]} if isinstance(m["content"], str) else m
-        for m in messages
-    ]
+def _null_content(message: Message) -> list[Message]:
+    return [{**message, "content": None} if calls_of(message) and not message["content"] else message]
 
 
-def _joined_parts(messages: Messages, form: ToolCallGrammar) -> Messages:
-    return [{**m, "content": text_of(m)} for m in messages]
+def _text_parts(message: Message) -> list[Message]:
+    text = message["content"]
+    return [{**message, "content": [{"type": "text", "text": text}]} if isinstance(text, str) else message]
 
 
-def _short_ids(messages: Messages, form: ToolCallGrammar) -> Messages:
+def _joined_parts(message: Message) -> list[Message]:
+    return [{**message, "content": text_of(message)}]
+
+
+def _short_ids(message: Message) -> list[Message]:
     def short(id: Any) -> Any:
         if not isinstance(id, str) or SHORT_ID.fullmatch(id):
             return id
         return hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[:9]
 
-    found = []
-    for message in messages:
-        if calls_of(message):
-            calls = [{**call, "id": short(call.get("id"))} for call in calls_of(message)]
-            message = {**message, "tool_calls": calls}
-        elif "tool_call_id" in message:
-            message = {**message, "tool_call_id": short(message["tool_call_id"])}
-        found.append(message)
-    return found
+    if calls_of(message):
+        calls = [{**call, "id": short(call.get("id"))} for call in calls_of(message)]
+        return [{**message, "tool_calls": calls}]
+    known = {"tool_call_id": short(message["tool_call_id"])} if "tool_call_id" in message else {}
+    return [{**message, **known}]
 
 
-def _arguments_in_object(messages: Messages, form: ToolCallGrammar) -> Messages:
-    def in_object(call: Any) -> Any:
-        function = call["function"]
-        return (
-            {**call, "function": {**function, "arguments": _object_of(function["arguments"])}}
-            if isinstance(function["arguments"], str)
-            else call
-        )
-
-    return [
-        {**m, "tool_calls": [in_object(call) for call in calls_of(m)]} if calls_of(m) else m for m in messages
+def _arguments_in_object(message: Message) -> list[Message]:
+    calls = [
+        {**call, "function": {**call["function"], "arguments": _object_of(call["function"]["arguments"])}}
+        for call in calls_of(message)
     ]
+    return [{**message, "tool_calls": calls}] if calls else [message]
 
 
-def _separate_text(messages: Messages, form: ToolCallGrammar) -> Messages:
-    found = []
-    for message in messages:
-        if calls_of(message) and message["content"]:
-            found.append({key: value for key, value in message.items() if key != "tool_calls"})
-            message = {"role": message["role"], "content": "", "tool_calls": calls_of(message)}
-        found.append(message)
-    return found
+def _separate_text(message: Message) -> list[Message]:
+    if not (calls_of(message) and message["content"]):
+        return [message]
+    text = {key: value for key, value in message.items() if key != "tool_calls"}
+    return [text, {"role": message["role"], "content": "", "tool_calls": calls_of(message)}]
 
 
 def _one_call_each(messages: Messages, form: ToolCallGrammar) -> Messages:
@@ -122,8 +113,8 @@ def _calls_in_content(messages: Messages, form: ToolCallGrammar) -> Messages:
     return found
 
 
-def _results_as_user(messages: Messages, form: ToolCallGrammar) -> Messages:
-    return [{"role": "user", "content": m["content"]} if _is_result(m) else m for m in messages]
+def _results_as_user(message: Message) -> list[Message]:
+    return [{"role": "user", "content": message["content"]} if _is_result(message) else message]
 
 
 def _system_first(messages: Messages, form: ToolCallGrammar) -> Messages:
@@ -193,45 +184,35 @@ def _user_in_result(messages: Messages, form: ToolCallGrammar) -> Messages:
 
 RULES = (
     # Rules are applied in this order; `PREFERENCE` says which of them are tried first.
-    Rule("separate text", "text beside calls becomes a message before the calls", _separate_text),
+    Rule("separate text", "text beside calls becomes a message before the calls", _of_each(_separate_text)),
     Rule("one call each", "each call becomes a message, followed by its result", _one_call_each),
     Rule("calls in content", "calls become text, in the format of the model", _calls_in_content),
-    Rule("results as user", "results of tools become messages of the user", _results_as_user),
+    Rule("results as user", "results of tools become messages of the user", _of_each(_results_as_user)),
     Rule("system first", "all system messages become one, at the beginning", _system_first),
     Rule("system in user", "a system message is joined with the user's message after it", _system_in_user),
     Rule("user first", "an empty message of the user comes before the first message", _user_first),
     Rule("user in result", "a user's message after a result is joined with the result", _user_in_result),
     Rule("turn between", "an empty answer separates a result from the user's next message", _turn_between),
     Rule("joined", "neighbours of one role become one message", _joined),
-    Rule("short ids", "ids of calls become nine letters and digits", _short_ids),
+    Rule("short ids", "ids of calls become nine letters and digits", _of_each(_short_ids)),
     Rule(
-        "object", 'arguments that are cut off become an object: `{"arguments": "..."}`', _arguments_in_object
+        "object",
+        'arguments that are cut off become an object: `{"arguments": "..."}`',
+        _of_each(_arguments_in_object),
     ),
-    Rule("null content", "the content of a message with calls alone is null", _null_content),
-    Rule("joined parts", "parts of text become one text", _joined_parts),
-    Rule("text parts", "a text becomes a list of one part", _text_parts),
+    Rule("null content", "the content of a message with calls alone is null", _of_each(_null_content)),
+    Rule("joined parts", "parts of text become one text", _of_each(_joined_parts)),
+    Rule("text parts", "a text becomes a list of one part", _of_each(_text_parts)),
 )
 
 PREFERENCE = tuple(
     next(rule for rule in RULES if rule.name == name)
     for name in (
-        "null content",
-        "short ids",
-        "joined parts",
-        "text parts",
-        "object",
-        "joined",
-        "system first",
-        "separate text",
-        "one call each",
-        "turn between",
-        "user in result",
-        "system in user",
-        "user first",
-        "calls in content",
-        "results as user",
+        "null content", "short ids", "joined parts", "text parts", "object", "joined", "system first",
+        "separate text", "one call each", "turn between", "user in result", "system in user", "user first",
+        "calls in content", "results as user",
     )
-)
+)  # fmt: skip
 """The rules, from the one that changes the meaning least."""
 
 _MILD = {"short ids", "object", "joined", "system first", "turn between"}

@@ -73,14 +73,9 @@ def complement(ranges: Ranges) -> Ranges:
     return tuple(found)
 
 
-def intersection(a: Ranges, b: Ranges) -> Ranges:
-    """The code points in both sets."""
-    return complement(union(complement(a), complement(b)))
-
-
 def difference(a: Ranges, b: Ranges) -> Ranges:
     """The code points in ``a`` that are not in ``b``."""
-    return intersection(a, complement(b))
+    return complement(union(complement(a), b))
 
 
 def contains(ranges: Ranges, point: int) -> bool:

@@ -9,7 +9,7 @@ close enough together. For other automata, the lower bound is built into the aut
 from __future__ import annotations
 
 from oxillama._kernels.grammar.languages import meet
-from oxillama.errors import GrammarError
+from oxillama.text.grammar.grammar_text import errors_under
 from oxillama.text.grammar.rules import NEVER, Counted, Dfa, has_characters
 
 
@@ -25,10 +25,8 @@ def within(dfa: Dfa, least: int, most: int | None) -> Dfa | Counted:
     if needs[0] is None or (most is not None and needs[0] > most):
         return NEVER
     if least > needs[0] and not _goes_on(dfa, needs, least, most):
-        try:
+        with errors_under("minLength"):
             return within(meet([dfa], least=least), 0, most)
-        except GrammarError as error:
-            raise GrammarError(f"minLength: {error}") from None
     if least <= needs[0]:
         least = 0
         if most is None:

@@ -17,7 +17,7 @@ from oxillama.text.grammar.gbnf import parse_gbnf
 from oxillama.text.grammar.gbnf_printer import print_gbnf
 from oxillama.text.grammar.grammar_text import TokenIds
 from oxillama.text.grammar.json_schema import JsonSchemaCompiler
-from oxillama.text.grammar.packed import PackedRules, packed
+from oxillama.text.grammar.packed import packed
 from oxillama.text.grammar.plain import plain_rules
 from oxillama.text.grammar.program import Found, Pieces
 from oxillama.text.grammar.regex import parse_regex
@@ -118,7 +118,7 @@ class Grammar:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles the rules, each separately, and the analysis; rules are unpickled when first used."""
-        return unpickled, (packed(self.rules), self._pieces.found)
+        return Grammar, (packed(self.rules), self._pieces.found)
 
     @property
     def digest(self) -> bytes:
@@ -166,11 +166,6 @@ class Grammar:
 def spelled_ids(tokenizer: Tokenizer) -> TokenIds:
     """A function that encodes the text of a special token, for parsers of grammars."""
     return lambda spelled: tokenizer.encode(spelled, add_special=False, parse_special=True)
-
-
-def unpickled(rules: PackedRules, found: Found) -> Grammar:
-    """Reconstruct a grammar from its pickled parts."""
-    return Grammar(rules.rules(), found)
 
 
 @lru_cache(maxsize=1)

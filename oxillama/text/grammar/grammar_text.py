@@ -109,6 +109,15 @@ class GrammarText:
         raise GrammarError(message, line=line, column=column)
 
 
+@contextmanager
+def errors_under(place: str) -> Iterator[None]:
+    """Puts a place before the message of a GrammarError raised inside the block."""
+    try:
+        yield
+    except GrammarError as error:
+        raise GrammarError(f"{place}: {error}") from error
+
+
 def one_token(text: str, token_ids: TokenIds | None) -> int:
     """The id of the token with this text. Raises GrammarError unless the text is exactly one token."""
     if token_ids is None:

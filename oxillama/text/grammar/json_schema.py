@@ -16,7 +16,7 @@ from oxillama.errors import ConfigError, GrammarError
 from oxillama.text.grammar.analysis import analysis_of
 from oxillama.text.grammar.python_types import schema_of_type
 from oxillama.text.grammar.rules import Rules
-from oxillama.text.grammar.schema.conditions import Condition, State, of_schema, ordered, state_of
+from oxillama.text.grammar.schema.conditions import Condition, State, of_schema, state_of
 from oxillama.text.grammar.schema.distinct_items import array_node
 from oxillama.text.grammar.schema.formulas import Expander, Formula
 from oxillama.text.grammar.schema.json_text import WHITESPACE, Layout
@@ -88,7 +88,7 @@ class JsonSchemaCompiler:
                 JSON path.
         """
         try:
-            writer, root = self._writer(_loaded(schema), _is_type(schema), strict)
+            writer, root = self._writer(schema, strict)
             rules = writer.write(root)
         except RecursionError:
             raise GrammarError("#: nested too deeply") from None
@@ -105,16 +105,18 @@ class JsonSchemaCompiler:
         Parameters and errors as for `compile`.
         """
         try:
-            writer, root = self._writer(_loaded(schema), _is_type(schema), strict)
-            return writer.strings(state_of(*map(writer.followed, ordered(root))))
+            writer, root = self._writer(schema, strict)
+            return writer.strings(writer.followed_state(root))
         except RecursionError:
             raise GrammarError("#: nested too deeply") from None
 
-    def _writer(self, schema: object, of_type: bool, strict: bool) -> tuple[Writer, State]:
-        """A writer for the rules of a schema, and the root's conditions.
-
-        ``of_type``: the schema was derived from a Python type.
-        """
+    def _writer(self, schema: object, strict: bool) -> tuple[Writer, State]:
+        """A writer for the rules of a schema, and the root's conditions."""
+        of_type = not isinstance(schema, (str, bytes, bool, Mapping))
+        if isinstance(schema, (str, bytes)):
+            schema = parsed("schema", schema, parse_float=Decimal)
+        elif of_type:
+            schema = schema_of_type(schema)
         self.unenforced = []
 
         def unenforced(path: str, reason: str) -> None:
@@ -137,30 +139,8 @@ class JsonSchemaCompiler:
             return chain(found, unevaluated.formulas(place, kind))
 
         expander = Expander(formulas, keywords.kinds, unenforced)
-        layout = Layout.of(self.whitespace, self.mark)
-        followed = keywords.followed
+        layout, followed = Layout.of(self.whitespace, self.mark), keywords.followed
         writer = Writer(
-            expander,
-            followed,
-            layout,
-            self.any_order,
-            open_objects,
-            unenforced,
-            array_node,
-            object_node,
+            expander, followed, layout, self.any_order, open_objects, unenforced, array_node, object_node
         )
         return writer, state_of(of_schema(references.root, NO_SCOPE))
-
-
-def _is_type(schema: object) -> bool:
-    """Whether the schema was given as a Python type."""
-    return not isinstance(schema, (str, bytes, bool, Mapping))
-
-
-def _loaded(schema: object) -> object:
-    """The schema as JSON values."""
-    if isinstance(schema, (str, bytes)):
-        return parsed("schema", schema, parse_float=Decimal)
-    if isinstance(schema, (bool, Mapping)):
-        return schema
-    return schema_of_type(schema)

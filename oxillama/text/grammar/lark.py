@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
 
 from oxillama.base.deadline import check_deadline
 from oxillama.errors import GrammarError
 from oxillama.text.grammar.analysis import replaced, walk
 from oxillama.text.grammar.dfa import automaton, meet
 from oxillama.text.grammar.expressions import EMPTY
-from oxillama.text.grammar.grammar_text import MAX_DEPTH, TokenIds
+from oxillama.text.grammar.grammar_text import MAX_DEPTH, TokenIds, errors_under
 from oxillama.text.grammar.lark_items import LarkItems, schema_rules
 from oxillama.text.grammar.lark_lazy import cut_lazily
 from oxillama.text.grammar.lark_terminals import COMMON, regex_node
 from oxillama.text.grammar.rulebook import RuleBook
 from oxillama.text.grammar.rules import Alt, Dfa, Node, Ref, Repeat, Rules, Seq
-from oxillama.text.grammar.structural_fields import Fields, mapping, parsed, texts_of, within
+from oxillama.text.grammar.structural_fields import Fields, parsed, texts_of
 
 HEADER = "%llguidance"
 """The first line of a Lark-style grammar."""
@@ -60,11 +59,8 @@ def parse_lark(text: str, token_ids: TokenIds | None = None, any_order: bool = F
     book = RuleBook()
     if not text.lstrip().startswith("{"):
         return book.rules(_Parser(text, token_ids, any_order, book, {}).parse(), "start")
-    fields = Fields("grammar", mapping("grammar", parsed("grammar", text)))
-    grammars = [
-        Fields(f"grammars[{i}]", mapping(f"grammars[{i}]", one))
-        for i, one in enumerate(fields.items("grammars", least=1))
-    ]
+    fields = Fields("grammar", parsed("grammar", text))
+    grammars = list(fields.each("grammars", "grammars", least=1))
     fields.done()
     refs = [book.name("grammar") for _ in grammars]
     names: dict[str, Ref] = {}
@@ -76,11 +72,12 @@ def parse_lark(text: str, token_ids: TokenIds | None = None, any_order: bool = F
         kind = "json_schema" if one.known("lark_grammar") is None else "lark_grammar"
         path, value = one.path_of(kind), one.take(kind)
         one.done()
-        if kind == "json_schema":
-            node: Node = book.include(within(path, partial(schema_rules, value, any_order, path)))
-        else:
+        parser = None
+        if kind == "lark_grammar":
             (lark,) = texts_of(path, [value])
-            node = within(path, _Parser(lark, token_ids, any_order, book, names, f"{path}: ").parse)
+            parser = _Parser(lark, token_ids, any_order, book, names, f"{path}: ")
+        with errors_under(path):
+            node = parser.parse() if parser else book.include(schema_rules(value, any_order, path))
         book.define(ref, node)
     return book.rules(refs[0])
 

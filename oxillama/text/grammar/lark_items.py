@@ -13,7 +13,7 @@ from oxillama.text.grammar.grammar_text import GrammarText, TokenIds, one_token
 from oxillama.text.grammar.json_schema import JsonSchemaCompiler
 from oxillama.text.grammar.lark_terminals import folded, regex_node, substrings
 from oxillama.text.grammar.rules import Chars, Node, Rules, Text, Tokens
-from oxillama.text.grammar.structural_fields import Fields, mapping
+from oxillama.text.grammar.structural_fields import Fields
 
 MAX_COUNT = 1_000_000_000
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
@@ -156,7 +156,7 @@ def _compiler(options: Any, any_order: bool) -> tuple[JsonSchemaCompiler, bool]:
 
     ``coerce_one_of`` is accepted and ignored, because `oneOf` is exact here.
     """
-    fields = Fields("x-guidance", mapping("x-guidance", options))
+    fields = Fields("x-guidance", options)
     separators = fields.text("item_separator", ","), fields.text("key_separator", ":")
     flexible = fields.flag("whitespace_flexible", True)
     lenient, _ = fields.flag("lenient"), fields.flag("coerce_one_of")

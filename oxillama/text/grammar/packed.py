@@ -5,42 +5,17 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from oxillama._kernels.grammar.dfa import Dfa
-from oxillama.text.grammar.analysis import Analysis, analysis_of
+from oxillama.text.grammar.analysis import analysis_of
 from oxillama.text.grammar.rules import Node, Rules
 
 
-@dataclass(frozen=True)
-class PackedRules:
-    """A grammar as bytes, for another process; made by `packed`.
-
-    Attributes:
-        named: rule name -> pickled node; nodes refer to automata by number.
-        automata: the pickled automata, each once.
-    """
-
-    root: str
-    named: dict[str, bytes]
-    automata: list[bytes]
-    deferred: frozenset[str]
-    places: dict[str, str]
-    refs: dict[str, list[str]]
-    productive: set[str]
-
-    def rules(self) -> Rules:
-        """The grammar; its rules are unpickled when used."""
-        found = Rules(self.root, ReadRules(self.named, self.automata), self.deferred, self.places)
-        object.__setattr__(found, "analysis", Analysis(self.refs, self.productive))
-        return found
-
-
-def packed(rules: Rules) -> PackedRules:
-    """Pickle a grammar."""
+def packed(rules: Rules) -> Rules:
+    """The same grammar with its rules pickled, for another process, and with its analysis."""
     automata: dict[Dfa, int] = {}
-    known = analysis_of(rules)
     table: Any = {Dfa: lambda one: (automaton, (automata.setdefault(one, len(automata)),))}
     named = {}
     for name, node in rules.rules.items():
@@ -50,9 +25,9 @@ def packed(rules: Rules) -> PackedRules:
         pickler.dump(node)
         named[name] = file.getvalue()
     each = [pickle.dumps(one, pickle.HIGHEST_PROTOCOL) for one in automata]
-    return PackedRules(
-        rules.root, named, each, rules.deferred, dict(rules.places), known.refs, known.productive
-    )
+    found = replace(rules, rules=ReadRules(named, each))
+    object.__setattr__(found, "analysis", analysis_of(rules))
+    return found
 
 
 def automaton(number: int) -> Dfa:
@@ -81,6 +56,10 @@ class ReadRules(Mapping[str, Node]):
     """The nodes of packed rules, by name. Threads may share one.
 
     Nodes are not cached: they are many objects, which would slow down Python's garbage collector.
+
+    Args:
+        named: rule name -> pickled node; nodes refer to automata by number.
+        automata: the pickled automata, each once.
     """
 
     def __init__(self, named: dict[str, bytes], automata: list[bytes]) -> None:

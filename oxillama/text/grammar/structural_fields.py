@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from oxillama.base.config.checks import shown
 from oxillama.errors import GrammarError
 from oxillama.text.grammar.grammar_text import MAX_TEXT
 
 MAX_COUNT = 1_000_000_000
-T = TypeVar("T")
 
 _REQUIRED = object()
 
 
 class Fields:
-    """The keys of an object; `done` raises if a key was never taken."""
+    """The keys of the object at a path; `done` raises if a key was never taken."""
 
-    def __init__(self, path: str, values: Mapping[str, Any]) -> None:
+    def __init__(self, path: str, values: Any) -> None:
+        if not isinstance(values, Mapping):
+            raise GrammarError(f"{path}: expected an object, got {shown(values)}")
         self._path, self._values = path, values
         self._left = set(values)
 
@@ -57,6 +58,11 @@ class Fields:
             raise self.error(name, "a list" + (" that is not empty" if least else ""))
         return list(found)
 
+    def each(self, name: str, path: str = "", least: int = 0) -> Iterator[Fields]:
+        """The objects of a list; ``path``: of the list, if not below this object's."""
+        for i, item in enumerate(self.items(name, least=least)):
+            yield Fields(f"{path or self.path_of(name)}[{i}]", item)
+
     def texts(self, name: str, default: Any = _REQUIRED) -> tuple[str, ...]:
         return texts_of(self.path_of(name), self.items(name, default))
 
@@ -73,12 +79,6 @@ class Fields:
         if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MAX_COUNT:
             raise self.error(name, f"a number from 0 to {MAX_COUNT}")
         return found
-
-
-def mapping(path: str, value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise GrammarError(f"{path}: expected an object, got {shown(value)}")
-    return value
 
 
 def texts_of(path: str, values: Any) -> tuple[str, ...]:
@@ -99,11 +99,3 @@ def parsed(path: str, text: str | bytes, **how: Any) -> Any:
         return json.loads(text, **how)
     except (ValueError, RecursionError, ArithmeticError) as error:
         raise GrammarError(f"{path}: is not JSON: {error}") from None
-
-
-def within(path: str, make: Callable[[], T]) -> T:
-    """Call ``make``; prefix its GrammarErrors with the path."""
-    try:
-        return make()
-    except GrammarError as error:
-        raise GrammarError(f"{path}: {error}") from error

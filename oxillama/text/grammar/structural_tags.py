@@ -16,12 +16,12 @@ from oxillama.base.config.checks import shown
 from oxillama.errors import GrammarError
 from oxillama.text.grammar.expressions import ANY, EMPTY
 from oxillama.text.grammar.gbnf import parse_gbnf
-from oxillama.text.grammar.grammar_text import TokenIds, one_token
+from oxillama.text.grammar.grammar_text import TokenIds, errors_under, one_token
 from oxillama.text.grammar.json_schema import JsonSchemaCompiler
 from oxillama.text.grammar.regex import parse_regex
 from oxillama.text.grammar.rulebook import RuleBook, texts_without
 from oxillama.text.grammar.rules import Alt, Node, Repeat, Rules, Seq, Text, Tokens
-from oxillama.text.grammar.structural_fields import MAX_COUNT, Fields, mapping, parsed, texts_of, within
+from oxillama.text.grammar.structural_fields import MAX_COUNT, Fields, parsed, texts_of
 
 MAX_DEPTH = 60
 """The maximum nesting of formats."""
@@ -53,7 +53,7 @@ def structural_tag_rules(
     """
     try:
         read = parsed("structural_tag", tag) if isinstance(tag, str) else tag
-        return _Writer(token_ids, any_order).rules(mapping("structural_tag", read))
+        return _Writer(token_ids, any_order).rules(read)
     except RecursionError:
         raise GrammarError("structural_tag: nested too deeply") from None
 
@@ -112,7 +112,7 @@ class _Writer:
             "token_dispatch": self._token_dispatch,
         }
 
-    def rules(self, tag: Mapping[str, Any]) -> Rules:
+    def rules(self, tag: Any) -> Rules:
         fields = Fields("structural_tag", tag)
         if fields.text("type", "structural_tag") != "structural_tag":
             raise fields.error("type", '"structural_tag"')
@@ -123,8 +123,7 @@ class _Writer:
     def _legacy(self, fields: Fields) -> Node:
         """The older form: structures with a schema each, and triggers."""
         tags = []
-        for i, item in enumerate(fields.items("structures")):
-            structure = Fields(f"structures[{i}]", mapping(f"structures[{i}]", item))
+        for structure in fields.each("structures", "structures"):
             begin, end, schema = structure.text("begin"), structure.text("end"), structure.take("schema")
             structure.done()
             content = {"type": "json_schema", "json_schema": schema}
@@ -137,7 +136,7 @@ class _Writer:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise GrammarError(f"{path}: expected at most {MAX_DEPTH} formats inside each other")
-        fields = Fields(path, mapping(path, value))
+        fields = Fields(path, value)
         kind = fields.take("type")
         if not isinstance(kind, str) or kind not in self._writers:
             raise GrammarError(f"{path}.type: expected one of {', '.join(self._writers)}, got {shown(kind)}")
@@ -164,16 +163,18 @@ class _Writer:
         whitespace = "compact" if blanks == 0 else "single"
         compiler = JsonSchemaCompiler(whitespace=whitespace, any_order=any_order, plain_integers=True)
         path = fields.path_of("json_schema")
-        return self._book.include(within(path, lambda: compiler.compile(schema, place=path)))
+        with errors_under(path):
+            return self._book.include(compiler.compile(schema, place=path))
 
     def _regex(self, fields: Fields, stops: Stops) -> Node:
         pattern = fields.text("pattern")
-        return within(fields.path_of("pattern"), partial(parse_regex, pattern, search=False, alone=False))
+        with errors_under(fields.path_of("pattern")):
+            return parse_regex(pattern, search=False, alone=False)
 
     def _grammar(self, fields: Fields, stops: Stops) -> Node:
         text = fields.text("grammar")
-        path = fields.path_of("grammar")
-        return self._book.include(within(path, lambda: parse_gbnf(text, "root", self._token_ids)))
+        with errors_under(fields.path_of("grammar")):
+            return self._book.include(parse_gbnf(text, "root", self._token_ids))
 
     def _any_text(self, fields: Fields, stops: Stops) -> Node:
         most = fields.count("max_chars", None)
@@ -214,7 +215,8 @@ class _Writer:
             return token
         if not isinstance(token, str):
             raise GrammarError(f"{path}: expected a token id or the text of a token, got {shown(token)}")
-        return within(path, partial(one_token, token, self._token_ids))
+        with errors_under(path):
+            return one_token(token, self._token_ids)
 
     # ------------------------------------------------------------------ combinations
 
@@ -263,9 +265,8 @@ class _Writer:
         return self._content(fields, tuple(text for text in ends if text)), Alt(tuple(map(Text, ends)))
 
     def _tags(self, fields: Fields) -> list[Fields]:
-        path, found = fields.path_of("tags"), []
-        for i, item in enumerate(fields.items("tags", least=1)):
-            tag = Fields(f"{path}[{i}]", mapping(f"{path}[{i}]", item))
+        found = []
+        for tag in fields.each("tags", least=1):
             if tag.text("type", "tag") != "tag":
                 raise tag.error("type", '"tag"')
             found.append(tag)

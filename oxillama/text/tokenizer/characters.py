@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 
-from oxillama.text.tokenizer.case_table import CASES
 from oxillama.text.tokenizer.unicode_table import RANGES
 
 WHITESPACE = frozenset(
@@ -54,12 +53,13 @@ def categories() -> np.ndarray:
 
     L letter, N number, P punctuation, S symbol, M mark, Z separator, C control, X unassigned.
     """
-    return _letters(RANGES)
+    letters = _letters()
+    return np.where((letters == ord("U")) | (letters == ord("l")), np.uint8(ord("L")), letters)
 
 
-def _letters(ranges: str) -> np.ndarray:
-    """The letter of each code point, uint8 [0x110000], by words of a letter and the length of its range."""
-    words = ranges.split()
+def _letters() -> np.ndarray:
+    """The letter of each code point in `RANGES`: uint8 [0x110000]."""
+    words = RANGES.split()
     letters = np.frombuffer("".join(word[0] for word in words).encode(), np.uint8)
     return np.repeat(letters, [int(word[1:], 36) for word in words])
 
@@ -75,7 +75,7 @@ def _class_table(view: View) -> np.ndarray:  # Latin-1 codes, uint8 [0x110000]
             block = table[first : last + 1]
             block[:] = np.where(block == ord(STAND_IN["L"]), ord(HAN_LETTER), ord(HAN_OTHER))
     if view == "cased":
-        case = _letters(CASES)
+        case = _letters()
         table[case == ord("U")], table[case == ord("l")] = ord(UPPER), ord(LOWER)
     if view == "joined":
         table[list(JOINERS)] = ord(STAND_IN["M"])

@@ -256,6 +256,12 @@ class Tokenizer:
         return ids + self.encode("")[len(opening) :] if closes else ids
 
 
+def first_token(tokenizer: Tokenizer) -> int | None:
+    """The BOS token before a text that is run in pieces; None if the vocabulary puts no BOS before a text."""
+    with_it, without = tokenizer.encode("a"), tokenizer.encode("a", add_special=False)
+    return with_it[0] if len(with_it) > len(without) and with_it[0] != without[0] else None
+
+
 def _check_text(text: str) -> None:
     """Raise TokenizerError unless `text` is a str that UTF-8 can express."""
     if not isinstance(text, str):

@@ -8,7 +8,7 @@ crash or silently fall back on a malformed file, `TokenizerError` names the key.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
@@ -40,32 +40,23 @@ _GGUF_BYTE = 6
 _GGUF_TYPES = {1: NORMAL, 2: UNKNOWN, 3: CONTROL, 4: USER_DEFINED, 5: UNUSED, _GGUF_BYTE: BYTE}
 
 
-@dataclass(frozen=True, repr=False)
-class _Kind:
-    """What a value of `tokenizer.ggml.model` implies; other keys of the file may override it."""
-
-    name: str
-    ids: Mapping[str, int] = field(default_factory=dict)  # special ids assumed
-    add_bos: bool = False
-    add_eos: bool = False
-    add_sep: bool = False
-    add_space_prefix: bool = False
-    clean_spaces: bool = False
-    escape_spaces: bool = True
-
-
+_BPE: tuple[str, dict[str, int], dict[str, Any]] = ("bpe", {"bos": 11, "eos": 11}, {})
 _BERT_IDS = {"bos": 101, "unk": 100, "sep": 102, "pad": 0, "mask": 103}
-_KINDS = {
-    "llama": _Kind("spm", {"bos": 1, "eos": 2, "unk": 0}, add_bos=True, add_space_prefix=True),
-    "gpt2": _Kind("bpe", {"bos": 11, "eos": 11}),
-    "hybriddna": _Kind("bpe", {"bos": 11, "eos": 11}),
-    "whitespace": _Kind("bpe", {"bos": 11, "eos": 11}),
-    "gemma4": _Kind("bpe"),
-    "bert": _Kind("wordpiece", _BERT_IDS, add_bos=True, add_sep=True, clean_spaces=True),
-    "t5": _Kind("unigram", {"eos": 1, "unk": 2, "pad": 0}, add_eos=True),
-    "rwkv": _Kind("rwkv"),
-    "plamo2": _Kind("plamo2", {"bos": 1, "eos": 2, "unk": 0, "pad": 3}),
+_MODELS: dict[str, tuple[str, dict[str, int], dict[str, Any]]] = {
+    "llama": ("spm", {"bos": 1, "eos": 2, "unk": 0}, {"add_bos": True, "add_space_prefix": True}),
+    "gpt2": _BPE,
+    "hybriddna": _BPE,
+    "whitespace": _BPE,
+    "gemma4": ("bpe", {}, {}),
+    "bert": ("wordpiece", _BERT_IDS, {"add_bos": True, "add_sep": True, "clean_spaces": True}),
+    "t5": ("unigram", {"eos": 1, "unk": 2, "pad": 0}, {"add_eos": True}),
+    "rwkv": ("rwkv", {}, {}),
+    "plamo2": ("plamo2", {"bos": 1, "eos": 2, "unk": 0, "pad": 3}, {}),
 }
+"""What values of `tokenizer.ggml.model` imply: the kind, special ids and other fields of the `Vocab`.
+
+Other keys of the file may override all but the kind.
+"""
 
 
 def read_vocabulary(values: Mapping[str, Any]) -> Vocab:
@@ -76,28 +67,23 @@ def read_vocabulary(values: Mapping[str, Any]) -> Vocab:
     """
     meta = Metadata(values, lambda key, message: TokenizerError(f"{key}: {message}"))
     model = meta.get(PREFIX + "model", str)
-    if model not in _KINDS:
-        raise TokenizerError(f"{PREFIX}model: expected one of {', '.join(_KINDS)}, got {model!r}")
-    kind = _KINDS[model]
+    if model not in _MODELS:
+        raise TokenizerError(f"{PREFIX}model: expected one of {', '.join(_MODELS)}, got {model!r}")
+    kind, special, implied = _MODELS[model]
     tokens, ids = _read_tokens(meta)
     types = _read_types(meta, tokens)
     vocab = Vocab(
-        kind=kind.name,
+        kind=kind,
         model=model,
         tokens=tokens,
         ids=ids,
         types=types,
         original_types=list(types),
         scores=_read_scores(meta, len(tokens)),
-        special=dict(kind.ids),
-        add_bos=kind.add_bos,
-        add_eos=kind.add_eos,
-        add_sep=kind.add_sep,
-        add_space_prefix=kind.add_space_prefix,
-        clean_spaces=kind.clean_spaces,
-        escape_spaces=kind.escape_spaces,
+        special=dict(special),
+        **implied,
     )
-    if kind.name == "bpe":
+    if kind == "bpe":
         _read_bpe(vocab, meta)
     _read_flags(vocab, meta)
     read_special_ids(vocab, meta)

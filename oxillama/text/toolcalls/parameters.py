@@ -11,6 +11,7 @@ from oxillama.errors import GrammarError
 from oxillama.text.grammar.dfa import language
 from oxillama.text.grammar.regex import parse_regex
 from oxillama.text.grammar.schema.dialects import UNDECLARED
+from oxillama.text.grammar.schema.references import pointer_step
 from oxillama.text.grammar.schema.strings import Strings
 from oxillama.text.toolcalls.schemas import types_of
 
@@ -73,7 +74,7 @@ class Tool:
         parts = [part_at(self.parameters, steps) for steps in places]
         types = types_of({"allOf": parts}, self.parameters)
         if any(map(refers, parts)):
-            pointers = ["".join(f"/{quote(_escaped(step))}" for step in steps) for steps in places]
+            pointers = ["".join(f"/{quote(pointer_step(step))}" for step in steps) for steps in places]
             return Value({"allOf": [{"$ref": f"{self.address}#{each}"} for each in pointers]}, types)
         head = {"$schema": self.parameters["$schema"]} if "$schema" in self.parameters else {}
         return Value({**head, "allOf": parts} if parts else head, types)
@@ -174,7 +175,3 @@ def _is_given(schema: Any, key: str) -> bool:
     """Whether a keyword of an object's members says something: it is not empty, and allows members."""
     value = schema.get(key) if isinstance(schema, Mapping) else None
     return value is not None and (value is not False if key == "additionalProperties" else bool(value))
-
-
-def _escaped(step: str) -> str:
-    return step.replace("~", "~0").replace("/", "~1")

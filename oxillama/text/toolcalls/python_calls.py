@@ -9,11 +9,12 @@ from keyword import iskeyword, kwlist
 from unicodedata import normalize
 
 from oxillama.errors import GrammarError
+from oxillama.text.grammar.grammar_text import errors_under
 from oxillama.text.grammar.rules import Node, Repeat, Seq, Text
 from oxillama.text.toolcalls.calls import Calls
 from oxillama.text.toolcalls.incoming_text import IncomingText, MalformedCall, Parsing
 from oxillama.text.toolcalls.parameters import Tool, Value
-from oxillama.text.toolcalls.value_rules import ValueRules, named
+from oxillama.text.toolcalls.value_rules import ValueRules
 
 MOST = 1 << 20
 """Characters of a list of calls."""
@@ -26,7 +27,7 @@ NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 def keyword_rules(values: ValueRules, tool: Tool) -> Node:
     """The grammar of a tool's arguments, whose values are JSON. Raises GrammarError, which names the tool."""
-    with named(tool):
+    with errors_under(f"tool {tool.name}"):
         if not all(map(is_name, tool.name.split("."))):
             raise GrammarError("expected a name that Python has for this format")
 

@@ -104,8 +104,8 @@ def run_tools(
             for event in generation.events():
                 _tell(progress, event)
             calls = _answered(run, generation.result())
-        results = runner.results(calls)
-        _told(run, calls, results, progress)
+        for told in _told(run, calls, runner.results(calls)):
+            _tell(progress, told)
     return run
 
 
@@ -135,7 +135,7 @@ async def arun_tools(
         finally:
             generation.cancel()
         results = await asyncio.gather(*(runner.aresult(call) for call in calls))
-        for told in _told(run, calls, list(results), None):
+        for told in _told(run, calls, results):
             await _atell(progress, told)
     return run
 
@@ -249,9 +249,7 @@ def _answered(run: ToolRun, completion: Any) -> list[ToolCall]:
     return list(calls)
 
 
-def _told(
-    run: ToolRun, calls: Sequence[ToolCall], results: Sequence[ToolResult], progress: Progress | None
-) -> list[CallResult]:
+def _told(run: ToolRun, calls: Sequence[ToolCall], results: Iterable[ToolResult]) -> list[CallResult]:
     """Notes results, as messages too."""
     ids = [call["id"] for call in run.messages[-1].get("tool_calls", ())] if calls else []
     found = []
@@ -263,7 +261,6 @@ def _told(
             message = result_message(id, call.name, result)
         run.messages.append(message)
         found.append(CallResult(call, result))
-        _tell(progress, found[-1])
     run.results += found
     return found
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from oxillama.errors import GrammarError
+from oxillama.text.grammar.analysis import rebuilt
+from oxillama.text.grammar.grammar_text import errors_under
 from oxillama.text.grammar.json_schema import JsonSchemaCompiler
 from oxillama.text.grammar.regex import parse_regex
 from oxillama.text.grammar.rulebook import RuleBook
 from oxillama.text.grammar.rules import Alt, Chars, Distinct, Member, Node, Repeat, Rules, Seq, Text, Tokens
+from oxillama.text.grammar.schema.strings import without_text
 from oxillama.text.toolcalls.parameters import (
     ENFORCED,
     OF_MEMBERS,
@@ -25,7 +27,7 @@ from oxillama.text.toolcalls.parameters import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from oxillama.text.toolcalls.tool_grammar import ToolCallGrammar
 
@@ -105,7 +107,7 @@ class ValueRules:
 
     def arguments(self, tool: Tool) -> Node:
         """All arguments as one object. Raises GrammarError, which names the tool."""
-        with named(tool):
+        with errors_under(f"tool {tool.name}"):
             if not is_object(tool.parameters):
                 got = f"type {tool.parameters['type']!r:.80}"
                 raise GrammarError(f"parameters: expected an object's schema, got {got}")
@@ -129,7 +131,7 @@ class ValueRules:
 
         Raises GrammarError, which names the tool, also for keywords that cannot be enforced so.
         """
-        with named(tool):
+        with errors_under(f"tool {tool.name}"):
             schema = tool.parameters
             self._schemas[tool.address] = schema
             unknown = sorted(ENFORCED.intersection(schema) - OF_MEMBERS - {"type"}) if tool.strict else []
@@ -166,7 +168,7 @@ class ValueRules:
         like = [*(_JSON_LIKE[kind] for kind in sorted(types - {"string"})), *absent]
         without = frozenset(parse_regex(text, search=False) for text in like)
         conjuncts = self._compiler.strings(value.schema, tool.strict)
-        return Alt(tuple(conjunct.without_text(stop, without) for conjunct in conjuncts))
+        return Alt(tuple(without_text(conjunct, stop, without) for conjunct in conjuncts))
 
     def json(self, tool: Tool, value: Value, types: frozenset[str] | None = None) -> Node:
         """Values in JSON; with ``types``, only values of these types, without strings."""
@@ -189,11 +191,7 @@ class ValueRules:
         """A node whose marks around strings may be special tokens."""
         if isinstance(node, Text) and self.grammar.quote in node.text:
             return self.mark(node.text)
-        if isinstance(node, (Seq, Alt)):
-            return type(node)(tuple(map(self._with_marks, node.items)))
-        if isinstance(node, Repeat):
-            return Repeat(self._with_marks(node.item), node.least, node.most)
-        return node
+        return node if isinstance(node, Distinct) else rebuilt(node, self._with_marks)
 
 
 def in_any_order(
@@ -212,15 +210,6 @@ def in_any_order(
     needed = tuple([members[key] for key in known if key in required])
     found = Distinct((tuple(place),), (True,), separator, marks=len(needed), needed=needed)
     return found if needed else Alt((Seq(()), found))
-
-
-@contextmanager
-def named(tool: Tool) -> Iterator[None]:
-    """Puts the name of a tool before the message of a GrammarError."""
-    try:
-        yield
-    except GrammarError as error:
-        raise GrammarError(f"tool {tool.name}: {error}") from error
 
 
 def is_plain(schema: Any, kind: str, keywords: frozenset[str]) -> bool:

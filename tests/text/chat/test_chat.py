@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from jinja2.defaults import DEFAULT_FILTERS, DEFAULT_NAMESPACE, DEFAULT_TESTS
 from oxillama import InferenceEngine
 from oxillama.errors import ChatTemplateError
 from oxillama.text.chat.template import ChatTemplate
+from tests.support.paths import TEMPLATES
 from tests.support.tiny_file import write_tiny_model
 
 USER = {"role": "user", "content": "Hi there"}
@@ -238,12 +238,6 @@ def test_failure_inside_a_template_is_told() -> None:
         render("{{ 1 // 0 }}")
     with pytest.raises(ChatTemplateError, match="'dict object' has no attribute 'a'"):
         render("{{ messages[0].a.b }}")
-
-
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-TEMPLATES = sorted(
-    Path(os.environ.get("OXILLAMA_VOCABS") or _CACHE / "oxillama" / "vocabs").glob("templates/*.jinja")
-)
 
 
 @pytest.mark.skipif(not TEMPLATES, reason="templates absent: python tools/fetch_vocabs.py")

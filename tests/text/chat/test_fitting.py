@@ -251,8 +251,15 @@ def texts_of(messages: list[dict[str, Any]]) -> Iterator[str]:
             yield json.dumps(call["function"]["arguments"])
 
 
-def check_every_word(tokenizer: TokenizerBridge, seed: int) -> None:
-    shapes = Shapes(seed)
+SOURCES = [pytest.param(source, id=name) for name, source in FAMILIES.items()]
+SOURCES += [pytest.param(path.read_text(encoding="utf-8"), id=path.stem) for path in PUBLISHED]
+"""Templates of all families; published ones, too, where OXILLAMA_VOCABS names their folder."""
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_word_reaches_the_prompt(source: str, seed: int) -> None:
+    tokenizer, shapes = TokenizerBridge(STORY.vocab, STORY._encoder, {"default": source}), Shapes(seed)
     for _ in range(4):
         said = shapes.conversation()
         for tools in (None, TOOLS):
@@ -264,23 +271,6 @@ def check_every_word(tokenizer: TokenizerBridge, seed: int) -> None:
                 raise AssertionError(json.dumps(said)) from error
             lost = [word for each in texts_of(said) for word in WORD.findall(each) if word not in text]
             assert not lost, json.dumps(said)
-
-
-def with_template(source: str) -> TokenizerBridge:
-    return TokenizerBridge(STORY.vocab, STORY._encoder, {"default": source})
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_word_reaches_the_prompt(name: str, seed: int) -> None:
-    check_every_word(with_template(FAMILIES[name]), seed)
-
-
-@pytest.mark.skipif(not PUBLISHED, reason="templates absent: python tools/fetch_vocabs.py")
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
-def test_every_word_reaches_the_prompt_of_published_templates(path: Path, seed: int) -> None:
-    check_every_word(with_template(path.read_text(encoding="utf-8")), seed)
 
 
 # --- text is never control -------------------------------------------------------------------------------
@@ -305,7 +295,9 @@ def with_control_tokens(source: str) -> tuple[TokenizerBridge, list[str]]:
     return TokenizerBridge.from_metadata(metadata), names
 
 
-def check_control_tokens(source: str, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("source", SOURCES)
+def test_names_of_control_tokens_are_text(source: str, seed: int) -> None:
     """The control tokens of a prompt are the same whatever names of such tokens the texts contain."""
     tokenizer, names = with_control_tokens(source)
     if "/think" in source.replace("</think", ""):  # a switch in messages, which changes the prompt
@@ -324,19 +316,6 @@ def check_control_tokens(source: str, seed: int) -> None:
         assert filler in tokenizer.decode(ids, skip_special=False)
         found.append([tokenizer.token_text(id) for id in ids if tokenizer.is_control(id)])
     assert found[0] == found[1] == found[2]
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", FAMILIES)
-def test_names_of_control_tokens_are_text(name: str, seed: int) -> None:
-    check_control_tokens(FAMILIES[name], seed)
-
-
-@pytest.mark.skipif(not PUBLISHED, reason="templates absent: python tools/fetch_vocabs.py")
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
-def test_names_of_control_tokens_are_text_in_published_templates(path: Path, seed: int) -> None:
-    check_control_tokens(path.read_text(encoding="utf-8"), seed)
 
 
 def test_a_name_that_the_template_would_complete_is_text() -> None:

@@ -29,6 +29,12 @@ def engine() -> InferenceEngine:
     return InferenceEngine.from_gguf(demo.STORY)
 
 
+def grammar_of(engine: InferenceEngine, sampler: SamplerConfig) -> Grammar | None:
+    """The grammar that a sampler asks for."""
+    state = engine.model.feature("constraints").new(sampler)
+    return None if state is None else state.grammar
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_schema_makes_valid_json(engine: InferenceEngine, seed: int) -> None:
     sampler = SamplerConfig(json_schema=SCHEMA, seed=seed, temperature=1.5)
@@ -60,10 +66,7 @@ def test_any_type_is_a_schema(engine: InferenceEngine) -> None:
         sampler = SamplerConfig(json_schema=kind, seed=2)
         value = json.loads(engine.generate("Say:", sampler=sampler, max_tokens=60))
         assert value in ("x", 3, 5, 6) or all(isinstance(item, bool) for item in value)
-        assert (
-            engine.model.feature("constraints").new(sampler).grammar
-            is engine.model.feature("constraints").new(sampler).grammar
-        )  # type: ignore
+        assert grammar_of(engine, sampler) is grammar_of(engine, sampler)
     for wrong in (3, 1.5, [int], b"{}", ""):
         with pytest.raises(ConfigError, match="json_schema: expected a mapping"):
             SamplerConfig(json_schema=wrong)
@@ -75,7 +78,7 @@ def test_a_schema_nested_too_deeply_is_a_grammar_error(engine: InferenceEngine) 
         schema = {"items": schema}
     for compile_it in (
         Grammar.from_json_schema,
-        lambda s: engine.model.feature("constraints").new(SamplerConfig(json_schema=s)),
+        lambda s: grammar_of(engine, SamplerConfig(json_schema=s)),
     ):
         with pytest.raises(GrammarError, match=r"nested too deeply|within each other"):
             compile_it(schema)
@@ -155,12 +158,8 @@ def test_a_dead_end_is_an_error(engine: InferenceEngine) -> None:
 
 
 def test_a_grammar_is_compiled_once(engine: InferenceEngine) -> None:
-    config = SamplerConfig(json_schema=SCHEMA)
     first, second = (
-        engine.model.feature("constraints").new(config),
-        engine.model.feature("constraints").new(SamplerConfig(json_schema=dict(SCHEMA))),
+        grammar_of(engine, SamplerConfig(json_schema=schema)) for schema in (SCHEMA, dict(SCHEMA))
     )
-    assert first is not None
-    assert second is not None
-    assert first.grammar is second.grammar
-    assert engine.model.feature("constraints").new(SamplerConfig()) is None
+    assert first is second is not None
+    assert grammar_of(engine, SamplerConfig()) is None

@@ -7,13 +7,13 @@ import random
 import re
 from functools import cache
 
-import numpy as np
 import pytest
 
 from oxillama.errors import GrammarError
 from oxillama.reference.gbnf import Reader
 from oxillama.reference.grammar import Recogniser
 from oxillama.text.grammar import Grammar, GrammarState, Vocabulary
+from tests.support.automata import allowed
 from tests.support.spread import leading
 
 N_GRAMMARS = int(os.environ.get("OXILLAMA_RANDOM_GRAMMARS", "300"))
@@ -38,10 +38,6 @@ def vocabulary(n_tokens: int, longest: int) -> tuple[Vocabulary, list[bytes]]:
     strings.pop(b"", None)
     found = list(strings)
     return Vocabulary([*found, b"<end>"], end_ids=[len(found)]), found
-
-
-def allowed(mask: np.ndarray, n: int) -> set[int]:
-    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")[:n]).tolist())
 
 
 MOST = 16
@@ -69,7 +65,7 @@ def check(source: str | Grammar, n_tokens: int, longest: int, rng: random.Random
     vocab, strings = vocabulary(n_tokens, longest)
     state = GrammarState(grammar, vocab)
     for _ in range(4):
-        found = allowed(state.mask(), len(strings))
+        found = set(allowed(state.mask())) - vocab.end_ids
         assert found == {id for id in range(len(strings)) if state.allows_token(id)}, state.tokens
         id = rng.choice(sorted(found) if found and rng.random() < 0.5 else range(len(strings)))
         tokens = [*state.tokens, id]
@@ -96,7 +92,7 @@ def test_a_pattern_of_many_characters_in_a_schema() -> None:
     vocab, strings = vocabulary(6_000, 128)
     state = GrammarState(grammar, vocab)
     state.advance(strings.index(b'"'))
-    found = allowed(state.mask(), len(strings))
+    found = set(allowed(state.mask())) - vocab.end_ids
     assert found >= {id for id, data in enumerate(strings) if re.fullmatch(b"[a-z ]{1,128}", data)}
     assert found == {id for id in range(len(strings)) if state.allows_token(id)}
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from itertools import permutations, product
 
 import jsonschema
-import numpy as np
 import pytest
 
 from oxillama._kernels.grammar.json_values import fingerprint
 from oxillama.errors import GrammarError
 from oxillama.text.grammar import Grammar, GrammarState, JsonSchemaCompiler, Vocabulary
 from oxillama.text.grammar.rules import Alt, Distinct, Member, Node, Ref, Repeat, Rules, Seq, Text
+from tests.support.automata import allowed
 from tests.support.interpreter import COUNTS_CALLS
 
 COMMA = Seq((Text(","), Repeat(Text(" "), 0, 1)))
@@ -21,30 +22,13 @@ VALUES = [
     '"a"', '"ab"', '"b"', '""', '"a\\""', "1", "12", "121", "true", "null", "[1]", '[1, "a"]', '{"a":1}',
 ]  # fmt: skip
 PIECES = [
-    *(
-        b"[1,1", b'["a","a"', b"[[1,1]", b"[[1],[1]", b"[1,12]", b"[[12,1],[1", b"[1,2,1", b"],[1,1",
-        b"],[1,2",
-    ),
-    *(
-        b"[", b"]", b",", b" ", b", ", b'"', b'",', b'", "', b'","', b'"a"', b'"a",', b'a"', b'a",', b'"]',
-        b'"ab',
-    ),
-    *(
-        b'"b"]', b'""', b'"",', b'b",', b"1", b"12", b"2", b"1,", b",1", b"1,12", b"1,1", b"1]", b"2,1,",
-        b", 1",
-    ),
-    *(
-        b"true", b"t", b"rue", b"true,", b", true", b",null", b" null", b"nul", b"l", b" ", b"[1", b"[[1",
-        b"[1]",
-    ),
-    *(
-        b"[1],", b"]]", b"]", b'{"', b'":1}', b'"}', b"}", b'a":', b"{", b":", b'\\"', b'a\\""', b"\\",
-        b"1]]", b"[[",
-    ),
-    *(
-        b',"a', b', "ab', b'","ab"]', b"e", b"tr", b"n", b'"a"]', b'"a","', b",12", b" 12]", b'["', b"1,1]",
-        b"1, 1",
-    ),
+    b"[1,1", b'["a","a"', b"[[1,1]", b"[[1],[1]", b"[1,12]", b"[[12,1],[1", b"[1,2,1", b"],[1,1", b"],[1,2",
+    b"[", b"]", b",", b" ", b", ", b'"', b'",', b'", "', b'","', b'"a"', b'"a",', b'a"', b'a",', b'"]',
+    b'"ab', b'"b"]', b'""', b'"",', b'b",', b"1", b"12", b"2", b"1,", b",1", b"1,12", b"1,1", b"1]", b"2,1,",
+    b", 1", b"true", b"t", b"rue", b"true,", b", true", b",null", b" null", b"nul", b"l", b" ", b"[1", b"[[1",
+    b"[1]", b"[1],", b"]]", b"]", b'{"', b'":1}', b'"}', b"}", b'a":', b"{", b":", b'\\"', b'a\\""', b"\\",
+    b"1]]", b"[[", b',"a', b', "ab', b'","ab"]', b"e", b"tr", b"n", b'"a"]', b'"a","', b",12", b" 12]", b'["',
+    b"1,1]", b"1, 1",
 ]  # fmt: skip
 CHARACTERS = [char.encode() for char in sorted(set("".join(VALUES)))]
 TOKENS = [*dict.fromkeys([*PIECES, *CHARACTERS]), b"<end>"]
@@ -62,25 +46,28 @@ def spelled(value: str) -> Node:
     return Seq(tuple(node for part in parts for node in (COMMA, Text(part)))[1:])
 
 
-def spellings(value: str) -> list[str]:
-    return [comma.join(value.split(", ")) for comma in (",", ", ")] if ", " in value else [value]
-
-
-def texts(values: list[str], least: int, most: int) -> set[str]:
-    found = set()
-    for n in range(least, most + 1):
-        for chosen in permutations(values, n):  # fmt: skip
-            for spelling in product(*map(spellings, chosen)):
-                for commas in product((",", ", "), repeat=n - 1):
-                    found.add(
-                        "[" + "".join(a + b for a, b in zip(spelling, (*commas, ""), strict=True)) + "]"
-                    )
+def commas(parts: Sequence[str]) -> list[str]:
+    """The parts with each comma followed by a space or by none."""
+    found = [parts[0]]
+    for part in parts[1:]:
+        found = [text + comma + part for text in found for comma in (",", ", ")]
     return found
 
 
-def allowed(state: GrammarState) -> set[int]:
-    bits = np.unpackbits(state.mask().view(np.uint8), bitorder="little")
-    return set(np.flatnonzero(bits).tolist())  # fmt: skip
+def texts(values: Sequence[str], least: int, most: int) -> set[str]:
+    """Of the lists of so many of the values, each written with ", "."""
+    return {
+        f"[{text}]"
+        for n in range(least, most + 1)
+        for chosen in permutations(values, n)
+        for spelling in product(*(commas(value.split(", ")) for value in chosen))
+        for text in commas(spelling)
+    }
+
+
+def distinct(node: Node, least: int, most: int) -> Node:
+    """A list of values that differ."""
+    return bracketed(Distinct(((Member(node, "text"),),), (True,), COMMA, least, most))
 
 
 def expected_tokens(language: set[str], so_far: str) -> set[int]:
@@ -97,7 +84,7 @@ def follow(grammar: Grammar, language: set[str], rng: random.Random) -> None:
     state, so_far = GrammarState(grammar, VOCABULARY), ""
     while True:
         expected = expected_tokens(language, so_far)
-        assert allowed(state) == expected, so_far
+        assert set(allowed(state.mask())) == expected, so_far
         assert {i for i in range(len(TOKENS)) if state.allows_token(i)} == expected, so_far
         going_on = sorted(expected - {END})
         if not going_on:
@@ -105,7 +92,7 @@ def follow(grammar: Grammar, language: set[str], rng: random.Random) -> None:
             return
         token = rng.choice(going_on)
         state.advance(token)
-        so_far += TOKENS[token].decode()  # fmt: skip
+        so_far += TOKENS[token].decode()
         assert state.is_complete == (so_far in language)
 
 
@@ -115,9 +102,8 @@ def test_masks_hold_what_can_still_become_distinct_items(seed: int) -> None:
     values = rng.sample(VALUES, rng.randint(2, 5))
     most = rng.randint(1, min(4, len(values)))
     least = rng.randint(1, most)
-    items = (Member(Alt(tuple(map(spelled, values))), "text"),)
-    node = Distinct((items,), (True,), COMMA, least, most)
-    grammar = Grammar.from_rules(Rules("root", {"root": bracketed(node)}))
+    root = distinct(Alt(tuple(map(spelled, values))), least, most)
+    grammar = Grammar.from_rules(Rules("root", {"root": root}))
     language = texts(values, least, most)
     for _ in range(4):
         follow(grammar, language, rng)
@@ -182,40 +168,25 @@ def test_masks_hold_what_leaves_room_for_the_kinds_that_must_come(seed: int, n_k
         follow(grammar, language, rng)
 
 
+NUMBERS = Alt((Text("1"), Text("12"), Text("2")))
+
+
 def test_arrays_that_begin_within_a_token() -> None:
-    inner = bracketed(
-        Distinct(((Member(Alt((Text("1"), Text("12"), Text("2"))), "text"),),), (True,), COMMA, 1, 3)
-    )
     more = Repeat(Seq((COMMA, Ref("inner"))), 0, 1)
-    rules = Rules("root", {"root": bracketed(Seq((Ref("inner"), more))), "inner": inner})
-    lists = [f"[{a}]" for n in (1, 2, 3) for one in permutations(("1", "12", "2"), n) for a in commas(one)]
-    language = {f"[{a}]" for a in lists} | {f"[{a}{c}{b}]" for a in lists for b in lists for c in (",", ", ")}
+    rules = {"root": bracketed(Seq((Ref("inner"), more))), "inner": distinct(NUMBERS, 1, 3)}
+    grammar = Grammar.from_rules(Rules("root", rules))
+    lists = texts(("1", "12", "2"), 1, 3)
+    language = {f"[{text}]" for n in (1, 2) for some in product(lists, repeat=n) for text in commas(some)}
     rng = random.Random(3)
-    grammar = Grammar.from_rules(rules)
     for _ in range(4):
         follow(grammar, language, rng)
 
 
-def commas(parts: tuple[str, ...]) -> list[str]:
-    """The parts with each comma followed by a space or by none."""
-    found = [parts[0]]
-    for part in parts[1:]:
-        found = [text + comma + part for text in found for comma in (",", ", ")]
-    return found
-
-
 def test_arrays_of_arrays_whose_items_differ() -> None:
-    inner = bracketed(
-        Distinct(((Member(Alt((Text("1"), Text("12"), Text("2"))), "text"),),), (True,), COMMA, 1, 2)
-    )
-    node = bracketed(Distinct(((Member(Ref("inner"), "text"),),), (True,), COMMA, 1, 2))
-    grammar = Grammar.from_rules(Rules("root", {"root": node, "inner": inner}))
-    lists = [",".join(chosen) for n in (1, 2) for chosen in permutations(("1", "12", "2"), n)]
-    spelled_in = {one: [one, one.replace(",", ", ")] if "," in one else [one] for one in lists}
-    language = {f"[[{a}]]" for one in lists for a in spelled_in[one]}
-    for one, other in permutations(lists, 2):
-        for a, b, comma in product(spelled_in[one], spelled_in[other], (",", ", ")):
-            language.add(f"[[{a}]{comma}[{b}]]")
+    rules = {"root": distinct(Ref("inner"), 1, 2), "inner": distinct(NUMBERS, 1, 2)}
+    grammar = Grammar.from_rules(Rules("root", rules))
+    lists = [f"[{', '.join(chosen)}]" for n in (1, 2) for chosen in permutations(("1", "12", "2"), n)]
+    language = texts(lists, 1, 2)
     rng = random.Random(1)
     for _ in range(12):
         follow(grammar, language, rng)
@@ -249,9 +220,8 @@ def test_items_whose_own_items_differ(schema: dict[str, object]) -> None:
     for _ in range(80):
         state, so_far = GrammarState(grammar, FEW), ""
         for _ in range(14):
-            bits = np.unpackbits(state.mask().view(np.uint8), bitorder="little")
-            allowed = [i for i in np.flatnonzero(bits).tolist() if i < len(SMALL)]
-            assert allowed == [i for i in range(len(SMALL)) if state.allows_token(i)]
+            going_on = [i for i in allowed(state.mask()) if i < len(SMALL)]
+            assert going_on == [i for i in range(len(SMALL)) if state.allows_token(i)]
             for text in (so_far + token for token in SMALL if token not in (".0", ",")):
                 try:
                     expected = valid(json.loads(text))
@@ -259,9 +229,9 @@ def test_items_whose_own_items_differ(schema: dict[str, object]) -> None:
                     continue
                 found[expected] += 1
                 assert grammar.matches(text) == expected, text
-            if not allowed or state.is_complete:
+            if not going_on or state.is_complete:
                 break
-            token = rng.choice(allowed)
+            token = rng.choice(going_on)
             state.advance(token)
             so_far += SMALL[token]
     assert min(found.values()) > 10
@@ -275,8 +245,7 @@ def test_values_that_are_nested_deep(table_bytes: int, monkeypatch: pytest.Monke
     deep = [*(700 * ['{"', "a", '":']), "1", *(700 * ["}"])]
     for text in ("[", "[", "[", *deep, "]]", ",", "[", "[", *deep):
         state.advance(SMALL.index(text))
-    allowed = np.unpackbits(state.mask().view(np.uint8), bitorder="little")
-    assert {SMALL[i] for i in np.flatnonzero(allowed)} == {"]", ",", "],["}  # the same item does not end here
+    assert {SMALL[i] for i in allowed(state.mask())} == {"]", ",", "],["}  # the same item does not end here
 
 
 def test_numbers_of_any_exponent_are_compared() -> None:

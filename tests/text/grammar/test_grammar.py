@@ -15,6 +15,7 @@ from oxillama._kernels.grammar.nodes import productive_rules, references
 from oxillama.errors import GrammarError, TokenizerError
 from oxillama.text.grammar import Grammar, GrammarState, Vocabulary, apply_grammar_mask, constraint
 from oxillama.text.grammar.rules import Alt, Node, Ref, Repeat, Rules, Seq, Text
+from tests.support.automata import allowed
 from tests.support.interpreter import FREE_THREADED
 from tests.support.paths import DOCS, SHARED
 from tests.text.tokenizer.test_tokenizer import KINDS, make
@@ -37,10 +38,6 @@ def follow(grammar: Grammar, tokens: list[int]) -> GrammarState:
     for token in tokens:
         state.advance(token)
     return state
-
-
-def allowed(mask: np.ndarray) -> list[int]:
-    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
 
 
 # --------------------------------------------------------------------------- JSON

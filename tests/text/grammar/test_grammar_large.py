@@ -7,9 +7,7 @@ says which tokens are compared.
 from __future__ import annotations
 
 import json
-import os
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,11 +15,10 @@ import pytest
 from benchmarks.grammar_texts import CASES
 from oxillama.text.chat.bridge import TokenizerBridge
 from oxillama.text.grammar import Grammar, GrammarState, Vocabulary
-from tests.support.paths import DATA
+from tests.support.paths import DATA, VOCABS
 
 RECORDED = json.loads((DATA / "grammar_masks.json").read_text())
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-VOCAB = Path(os.environ.get("OXILLAMA_VOCABS") or _CACHE / "oxillama" / "vocabs") / RECORDED["vocabulary"]
+VOCAB = VOCABS / RECORDED["vocabulary"]
 
 
 def comparable(vocabulary: Vocabulary) -> list[bool]:

@@ -16,6 +16,7 @@ from oxillama.text.grammar import Grammar, GrammarState, Vocabulary
 from oxillama.text.grammar.counts import within
 from oxillama.text.grammar.rules import Alt, Chars, Counted, Dfa, Node, Ref, Repeat, Rules, Seq, Text, Tokens
 from oxillama.text.grammar.schema.json_text import spell
+from tests.support.automata import allowed
 from tests.support.spread import leading
 
 # Tokens that cross rules, cut characters anywhere, share their bytes, are no text, and end the generation.
@@ -27,10 +28,6 @@ STRINGS: list[bytes | None] = [
 CONTROL = {26, 27}
 END = {28, 29}
 VOCABULARY = Vocabulary([s or b"<control>" for s in STRINGS], END, CONTROL | {25})
-
-
-def allowed(mask: np.ndarray) -> set[int]:
-    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
 
 
 # As for large vocabularies: slices for every set of characters, few dependents kept.
@@ -69,7 +66,7 @@ def check(grammar: Grammar, choices: list[int]) -> None:
     for choice in (*choices, 0):
         expected = set(np.flatnonzero(reference.allowed()).tolist())
         for setting, other in zip(SETTINGS, states, strict=True):
-            assert allowed(other.mask()) == expected, (setting, state.tokens)
+            assert set(allowed(other.mask())) == expected, (setting, state.tokens)
         assert {id for id in range(len(STRINGS)) if state.allows_token(id)} == expected
         assert state.is_complete == reference.columns[-1].is_complete
         going_on = sorted(expected - END)

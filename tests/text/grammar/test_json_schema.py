@@ -28,6 +28,7 @@ from oxillama.text.grammar import Grammar, JsonSchemaCompiler
 from oxillama.text.grammar.rules import Dfa
 from oxillama.text.grammar.schema.formats import FORMATS
 from oxillama.text.grammar.schema.numbers import Numbers
+from tests.support.automata import accepts
 from tests.support.paths import DOCS
 from tests.support.schema_samples import Sampler
 
@@ -442,17 +443,6 @@ def test_every_format_has_strings() -> None:
 # --------------------------------------------------------------------------- numbers
 
 
-def accepts(dfa: object, text: str) -> bool:
-    assert isinstance(dfa, Dfa)
-    state = 0
-    for char in text:
-        target = [t for first, last, t in dfa.edges[state] if first <= ord(char) <= last]
-        if not target:
-            return False
-        state = target[0]
-    return state in dfa.accepting
-
-
 def number_texts(rng: random.Random) -> list[str]:
     found = []
     for _ in range(400):
@@ -842,57 +832,6 @@ def test_the_same_schema_is_the_same_grammar_in_every_process() -> None:
 
 
 # --------------------------------------------------------------------------- refusals and limits
-
-MALFORMED = [
-    ({"type": "strin"}, "#/type: expected names of types, got 'strin'"),
-    ({"type": []}, "#/type: expected names of types"),
-    ({"$ref": "#/nope"}, "#/$ref: there is no '/nope'"),
-    ({"$ref": "#nope"}, "#/$ref: there is no anchor 'nope'"),
-    ({"$ref": 3}, "#/$ref: expected a reference"),
-    ({"$id": "http://[", "$ref": "z"}, "#/$ref: expected URI references, got 'z' in 'http://['"),
-    ({"minLength": -1}, "#/minLength: expected a count, got -1"),
-    ({"minLength": 1.5}, "#/minLength: expected a count"),
-    ({"maxLength": 10**12}, "#/maxLength: expected at most"),
-    ({"properties": []}, "#/properties: expected an object"),
-    ({"properties": {"a": 3}}, "#/properties/a: expected a schema"),
-    ({"items": 5}, "#/items: expected a schema, got 5"),
-    ({"allOf": []}, "#/allOf: expected a list of schemas"),
-    ({"required": True}, "#/required: expected a list of strings"),
-    ({"uniqueItems": "x"}, "#/uniqueItems: expected true or false"),
-    ({"multipleOf": 0}, "#/multipleOf: expected more than 0"),
-    ({"minimum": "3"}, "#/minimum: expected a number"),
-    ({"maximum": float("nan")}, "#/maximum: expected a finite number"),
-    ({"maximum": 10**500}, "#/maximum: expected a number of at most"),
-    ({"enum": 5}, "#/enum: expected a list"),
-    ({"const": object()}, "#/const: expected a JSON value"),
-    ({"format": 3}, "#/format: expected a name"),
-    ({"pattern": 3}, "#/pattern: expected a regular expression"),
-    ({"$schema": "http://x/y"}, "#/$schema: 'http://x/y' is neither a known draft nor in the registry"),
-    ({"$ref": "#"}, "#: the schema applies itself to the same value for ever"),
-    ('{"a":', "schema: is not JSON"),
-    ("[1]", "#: expected a schema"),
-    (
-        {"uniqueItems": True, "prefixItems": [True], "contains": {"type": "string"}},
-        "#/uniqueItems: cannot be enforced: uniqueItems, together with contains and prefixItems",
-    ),
-    (
-        {"uniqueItems": True, "allOf": [{"contains": {"minimum": 1}}, {"contains": {"type": "number"}}]},
-        "#/uniqueItems: cannot be enforced: uniqueItems, with several contains that an item may meet",
-    ),
-    (
-        {"uniqueItems": True, "items": {"maxItems": 2, "uniqueItems": True}},
-        "#/uniqueItems: cannot be enforced: uniqueItems, over arrays of which some can be written in several",
-    ),
-    ({"type": "string", "format": "regex"}, "#/format: cannot be enforced"),
-    ({"pattern": r"(a)\1"}, "#/pattern: cannot be enforced: regex '(a)\\\\1', position 3"),
-]
-
-
-@pytest.mark.parametrize(("schema", "message"), MALFORMED)
-def test_what_is_malformed_or_cannot_be_enforced_is_named(schema: object, message: str) -> None:
-    with pytest.raises(GrammarError) as caught:
-        grammar(schema)
-    assert message in str(caught.value)
 
 
 def nested(depth: int, wrap: Any) -> dict[str, object]:

@@ -12,22 +12,7 @@ from oxillama.errors import GrammarError
 from oxillama.text.grammar import Grammar
 from oxillama.text.grammar.rules import Dfa
 from oxillama.text.grammar.schema.numbers import Numbers
-
-
-class Reader:
-    """Reads texts by an automaton."""
-
-    def __init__(self, dfa: Dfa) -> None:
-        self.edges, self.accepting = dfa.edges, dfa.accepting
-
-    def accepts(self, text: str) -> bool:
-        state = 0
-        for char in text:
-            after = [t for first, last, t in self.edges[state] if first <= ord(char) <= last]
-            if not after:
-                return False
-            state = after[0]
-        return state in self.accepting
+from tests.support.automata import accepts
 
 
 def near(rng: random.Random, bound: str) -> str:
@@ -45,7 +30,7 @@ def near(rng: random.Random, bound: str) -> str:
 def test_magnitudes_are_compared(bound: str) -> None:
     rng = random.Random(bound)
     for positive, negative in ((LESS, GREATER), (EQUAL, LESS | EQUAL), (GREATER, 0), (LESS | GREATER, EQUAL)):
-        reader = Reader(compared(bound, positive, negative, True))
+        dfa = compared(bound, positive, negative, True)
         for _ in range(400):
             text = near(rng, bound)
             if text[0] != "0" and text[1:2] in ("", "."):
@@ -53,15 +38,15 @@ def test_magnitudes_are_compared(bound: str) -> None:
                 text += rng.choice(("e", "E")) + rng.choice(("", "+", "-")) + power if power else ""
             value, least = Fraction(text), Fraction(bound)
             order = GREATER if value > least else LESS if value < least else EQUAL
-            assert reader.accepts(text) == bool(order & positive), text
-            assert reader.accepts("-" + text) == bool(order & negative), text
+            assert accepts(dfa, text) == bool(order & positive), text
+            assert accepts(dfa, "-" + text) == bool(order & negative), text
 
 
 @pytest.mark.parametrize(
     ("modulus", "places"), [(1, 0), (7, 0), (12, 0), (25, 1), (1, 2), (35, 3), (4096, 0)]
 )
 def test_multiples(modulus: int, places: int) -> None:
-    reader = Reader(multiples(modulus, places))
+    dfa = multiples(modulus, places)
     rng = random.Random(modulus)
     for _ in range(2000):
         value = Fraction(modulus * rng.randrange(5000), 10**places)
@@ -70,8 +55,8 @@ def test_multiples(modulus: int, places: int) -> None:
         text = rng.choice(("", "-")) + str(whole)
         text += rng.choice((f".{part:0{places + 1}}", f".{part:0{places + 1}}00" if part else ""))
         divides = (Fraction(text) * 10**places / modulus).denominator == 1
-        assert reader.accepts(text) == divides, text
-    assert not reader.accepts("") and not reader.accepts("-")
+        assert accepts(dfa, text) == divides, text
+    assert not accepts(dfa, "") and not accepts(dfa, "-")
 
 
 def test_moduli_beside_others_and_a_bound() -> None:
@@ -83,7 +68,6 @@ def test_moduli_beside_others_and_a_bound() -> None:
         excluded = frozenset(step * rng.randrange(200) for _ in range(3))
         settled = Numbers(low=low, step=step, not_steps=others, excluded=excluded).settled()
         node = settled and settled.node()
-        reader = Reader(node) if isinstance(node, Dfa) else None
         for n in (*range(200), *(int(low / step) + i for i in range(-9, 99))):
             value = step * n
             text = str(value) if value.denominator == 1 else str(float(value))
@@ -92,7 +76,7 @@ def test_moduli_beside_others_and_a_bound() -> None:
                 and value not in excluded
                 and all((value / other).denominator != 1 for other in others)
             )
-            assert (reader is not None and reader.accepts(text)) == inside, (settled, text)
+            assert (isinstance(node, Dfa) and accepts(node, text)) == inside, (settled, text)
 
 
 def test_remainders_of_several_moduli_together() -> None:

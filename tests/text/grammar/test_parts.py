@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,14 +14,16 @@ from oxillama.errors import GrammarError
 from oxillama.text.grammar import Grammar, GrammarState, Vocabulary, parse_lark, structural_tag_rules
 from oxillama.text.grammar.gbnf import parse_gbnf
 from oxillama.text.grammar.gbnf_printer import print_gbnf
+from oxillama.text.grammar.json_schema import JsonSchemaCompiler
 from oxillama.text.grammar.plain import plain_rules, rules_of
 from oxillama.text.grammar.rulebook import RuleBook
 from oxillama.text.grammar.rules import Ref, Rules, Seq, Text
 from oxillama.text.toolcalls.formats import GRAMMARS
 from oxillama.text.toolcalls.message_rules import message_rules
 from oxillama.text.toolcalls.parameters import Tool
+from tests.text.grammar import test_on_demand
 
-TEXTS = [bytes([byte]) for byte in range(0x20, 0x7F)] + [b"\n", b'": "', b'"}', b"</t>", b"</s>"]
+TEXTS = [*test_on_demand.TEXTS[:-1], b"\n", b"</t>", b"</s>"]
 VOCABULARY = Vocabulary(TEXTS, [len(TEXTS) - 1])
 
 PLACE = {
@@ -61,6 +64,27 @@ def message() -> Rules:
     return message_rules(GRAMMARS["qwen"], tools, "required")
 
 
+VALUES: list[Any] = [
+    {"name": "abcd"},
+    {"name": "abcde"},
+    {"size": 1},
+    {"size": 1, "name": "é"},
+    {"name": "", "size": 100},
+    {"name": "", "size": None},
+    {"name": "", "tags": []},
+    {"name": "", "tags": ["a", "b", "a"]},
+    {"name": "", "tags": ["c"]},
+    {"name": "", "shape": "xx"},
+    {"name": "", "shape": "xy"},
+    {"name": "", "shape": {"name": [1]}},
+    {"name": "", "shape": {}},
+    {"name": "", "left": {"name": "", "right": {"name": "z", "left": {"size": 3}}}},
+    {"name": "", "left": {"name": "", "right": {"name": "z", "left": {"name": "q"}}}},
+    {"name": "", "more": 1},
+]
+"""Values of `test_on_demand.TREE`, and values that it refuses."""
+
+
 def at_once(rules: Rules) -> Rules:
     """The same rules, none of them deferred."""
     return replace(rules, deferred=frozenset())
@@ -80,6 +104,10 @@ GOOD: dict[str, tuple[Callable[[], Rules], list[str]]] = {
         message,
         ['<tool_call>\n{"name": "tree", "arguments": {"part": "x", "left": {"part": ""}}}\n</tool_call>'],
     ),
+    "schema": (
+        partial(JsonSchemaCompiler().compile, test_on_demand.TREE),
+        ['{"name": "a"}', '{"name": "a", "left": {"name": "b", "tags": ["a"], "right": {"name": ""}}}'],
+    ),
 }
 
 
@@ -90,34 +118,40 @@ def test_only_what_a_text_comes_to_is_built(name: str) -> None:
     pieces = grammar.program.pieces
     assert pieces is not None
     assert pieces.built == []
+    before = 0
     for text in texts:
         assert grammar.matches(text), text
-    before = len(pieces.built)
-    assert before > 0
+        assert len(pieces.built) > before
+        before = len(pieces.built)
     assert grammar.matches(texts[0])
     assert len(pieces.built) == before
 
 
 @pytest.mark.parametrize("name", GOOD)
 def test_the_language_is_that_of_all_rules_at_once(name: str) -> None:
-    """Mask by mask, along each text and along what may follow each of its beginnings but does not."""
+    """Mask by mask, along each text and along what may follow each of its beginnings but does not.
+
+    Texts of another grammar are refused alike.
+    """
     make, texts = GOOD[name]
     lazy, full = Grammar.from_rules(make()), Grammar.from_rules(at_once(make()))
     assert full.program.pieces is None
     assert lazy.digest == full.digest == Grammar.from_rules(rules_of(plain_rules(make()))).digest
     assert print_gbnf(make()) == full.to_gbnf()
-    for text in texts:
+    for text in (*texts, *(json.dumps(value, ensure_ascii=False) for value in VALUES)):
         one, other = GrammarState(lazy, VOCABULARY), GrammarState(full, VOCABULARY)
         for char in text:
             assert (one.mask() == other.mask()).all(), text
             for byte in b'"{[ }]1xR<':
-                assert one.allows_token(TEXTS.index(bytes([byte]))) == other.allows_token(
-                    TEXTS.index(bytes([byte]))
-                )
-            one.advance(TEXTS.index(char.encode()))
-            other.advance(TEXTS.index(char.encode()))
-        assert one.is_complete
-        assert other.is_complete
+                token = TEXTS.index(bytes([byte]))
+                assert one.allows_token(token) == other.allows_token(token)
+            token = TEXTS.index(char.encode())
+            if not one.allows_token(token):
+                break
+            one.advance(token)
+            other.advance(token)
+        assert one.is_complete == other.is_complete == lazy.matches(text) == full.matches(text)
+        assert one.is_complete or text not in texts
 
 
 @pytest.mark.parametrize("name", GOOD)

@@ -18,6 +18,7 @@ from oxillama.text.grammar import Grammar, GrammarState, parse_lark, structural_
 from oxillama.text.grammar.packed import ReadRules
 from oxillama.text.grammar.program import MANY_STATES
 from oxillama.text.grammar.vocabulary import Vocabulary
+from tests.support.automata import allowed
 from tests.text.grammar.test_grammar_masks import CASES
 from tests.text.grammar.test_json_schema_suite import CORE, cases
 from tests.text.grammar.test_lark import GRAMMARS
@@ -62,11 +63,10 @@ def walk(states: list[GrammarState], seed: int, n: int) -> int:
         assert all(result == results[0] for result in results), step
         if isinstance(results[0], str):
             return step
-        mask = states[0].mask()
-        allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
-        if not len(allowed):
+        tokens = allowed(states[0].mask())
+        if not tokens:
             return step
-        token = int(rng.choice(allowed))
+        token = int(rng.choice(tokens))
         for state in states:
             state.advance(token)
         if states[0].has_ended:

@@ -10,6 +10,7 @@ import pytest
 
 from oxillama._kernels.grammar.matcher import Matcher
 from oxillama.text.grammar import Grammar, GrammarState, Vocabulary
+from tests.support.automata import allowed
 
 LETTERS = "".join(chr(code) for code in range(0x61, 0x7B))
 PIECES = [
@@ -60,7 +61,7 @@ NEVER_SLICED = "letters"
 def mask_of(state: GrammarState, matcher: Matcher) -> set[int]:
     mask = np.zeros(VOCABULARY.n_words, np.uint32)
     matcher.compute_bitmask(state._states[-1], mask)
-    return set(np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist())
+    return set(allowed(mask))
 
 
 def follow(grammar: Grammar, rng: random.Random, text: str = "", steps: int = 12) -> Matcher:

@@ -8,6 +8,7 @@ import pytest
 
 from oxillama._kernels.grammar.spelling import DUMPED, EVERY_WAY, ONE_WAY, spell
 from oxillama.text.grammar.rules import Dfa
+from tests.support.automata import accepts
 
 POINTS = [
     *range(0x30), 0x5B, 0x5C, 0x5D, 0x61, 0x7E, 0x7F, 0x80, 0xE9, 0xD7FF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF,
@@ -23,16 +24,6 @@ def spellings(point: int) -> set[str]:
     short = {8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r", 0x22: '\\"', 0x2F: "\\/", 0x5C: "\\\\"}
     raw = [char] if point >= 0x20 and char not in '"\\' else []
     return {*codes, *raw} | ({short[point]} if point in short else set())
-
-
-def accepts(dfa: Dfa, text: str) -> bool:
-    state = 0
-    for char in text:
-        after = [target for first, last, target in dfa.edges[state] if first <= ord(char) <= last]
-        if not after:
-            return False
-        state = after[0]
-    return state in dfa.accepting
 
 
 @pytest.mark.parametrize("point", POINTS)

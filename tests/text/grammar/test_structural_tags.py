@@ -23,30 +23,6 @@ def grammar_of(form: Any, **others: Any) -> Grammar:
     return Grammar.from_rules(structural_tag_rules({"type": "structural_tag", "format": form, **others}))
 
 
-@pytest.mark.parametrize(
-    ("more", "good", "bad"),
-    [
-        (
-            {},
-            ["", "hey", GO, f"hey{GO}", f"{GO}hey", f"a{GO}b<f=stop>now!c", "<f"],
-            ["<f=", "<f=go>", GO[:-1]],
-        ),
-        ({"stop_after_first": True}, ["", "hey", f"hey{GO}"], [f"{GO}hey", GO + GO]),
-        ({"at_least_one": True}, [GO, f"{GO}hey", GO + GO], ["", "hey", f"hey{GO}"]),
-        (
-            {"at_least_one": True, "stop_after_first": True},
-            [GO, "<f=stop>now!"],
-            ["", f"{GO}hey", f"hey{GO}"],
-        ),
-        ({"excludes": ["no"]}, ["yes", f"yes{GO}", "<f=stop>now!"], ["no", f"{GO}no"]),
-    ],
-)
-def test_tags_behind_triggers(more: dict[str, Any], good: list[str], bad: list[str]) -> None:
-    found = grammar_of({**TRIGGERED, **more})
-    assert [text for text in good if not found.matches(text)] == []
-    assert [text for text in bad if found.matches(text)] == []
-
-
 FORMS: dict[str, tuple[Any, list[str], list[str]]] = {
     "sequence": ({"type": "sequence", "elements": [STAR, STAR]}, ["abab"], ["ab", "ababab"]),
     "or": (
@@ -81,6 +57,23 @@ FORMS: dict[str, tuple[Any, list[str], list[str]]] = {
     "separated": (SEPARATED, ["", GO, f"{GO};<f=stop>now!;{GO}"], [f"{GO};", GO + GO, f" {GO}"]),
     "some separated": ({**SEPARATED, "at_least_one": True}, [GO, f"{GO};{GO}"], [""]),
     "one of separated": ({**SEPARATED, "stop_after_first": True}, ["", GO], [f"{GO};{GO}"]),
+    "triggered": (
+        TRIGGERED, ["", "hey", GO, f"hey{GO}", f"{GO}hey", f"a{GO}b<f=stop>now!c", "<f"],
+        ["<f=", "<f=go>", GO[:-1]],
+    ),
+    "one triggered": (
+        {**TRIGGERED, "stop_after_first": True}, ["", "hey", f"hey{GO}"], [f"{GO}hey", GO + GO],
+    ),
+    "some triggered": (
+        {**TRIGGERED, "at_least_one": True}, [GO, f"{GO}hey", GO + GO], ["", "hey", f"hey{GO}"],
+    ),
+    "just one triggered": (
+        {**TRIGGERED, "at_least_one": True, "stop_after_first": True},
+        [GO, "<f=stop>now!"], ["", f"{GO}hey", f"hey{GO}"],
+    ),
+    "triggered, in texts without": (
+        {**TRIGGERED, "excludes": ["no"]}, ["yes", f"yes{GO}", "<f=stop>now!"], ["no", f"{GO}no"],
+    ),
     "dispatch": (
         {"type": "dispatch", "rules": [["#", {"type": "regex", "pattern": "[0-9]"}]], "excludes": ["x"]},
         ["", "a#1b#2", "a"], ["#", "#a", "x", "#1x"],

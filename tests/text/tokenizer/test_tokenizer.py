@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 from collections.abc import Callable
@@ -23,15 +22,13 @@ from oxillama.text.tokenizer.segmenters.byte_pair import _merge_many, merge_pair
 from tests.support import vocabularies
 from tests.support.fitted import chat_tokens
 from tests.support.gguf_writer import write_metadata
-from tests.support.paths import DATA
+from tests.support.paths import DATA, VOCABS
 from tests.support.vocabularies import BYTE, CONTROL, NORMAL, USER_DEFINED
 
 VECTORS = json.loads((DATA / "tokenizer_vectors.json").read_text())
 MODES = ((False, False), (True, True))  # add_special, parse_special: as recorded
 KINDS = sorted(VECTORS["kinds"])
 
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-VOCABS = Path(os.environ.get("OXILLAMA_VOCABS") or _CACHE / "oxillama" / "vocabs")
 FILES = sorted(path for path in VOCABS.glob("*.gguf") if path.with_suffix(".gguf.inp").exists())
 
 
@@ -230,29 +227,25 @@ def test_special_tokens_are_parsed_only_when_asked() -> None:
     assert tokenizer.decode(parsed, skip_special=False) == "<s>t</s><|end|><tool>"
 
 
-def test_longer_special_tokens_win_over_earlier_ones() -> None:
+@pytest.mark.parametrize(
+    ("added", "text", "pieces"),
+    [
+        (["xab", "abcd", "cdef"], "xabcdef", ["x", "abcd", "e", "f"]),
+        (["bbbbbbbbbb", "bYccccc", "bbbbbY"], "bbbbbYccccc", [*"bbbb", "bYccccc"]),
+        (["abcd", "dé中"], "abcdé中", [*"abc", "dé中"]),  # lengths are in bytes
+    ],
+)
+def test_longer_special_tokens_win_over_earlier_ones(added: list[str], text: str, pieces: list[str]) -> None:
     values = vocabularies.rwkv()
-    with_tokens(values, ["xab", "abcd", "cdef"], USER_DEFINED)
-    tokenizer = TokenizerBridge.from_metadata(values)
-    assert [tokenizer.token_text(id) for id in tokenizer.encode("xabcdef")] == ["x", "abcd", "e", "f"]
-    with_tokens(values, ["bbbbbbbbbb", "bYccccc", "bbbbbY"], USER_DEFINED)
-    tokenizer = TokenizerBridge.from_metadata(values)
-    assert [tokenizer.token_text(id) for id in tokenizer.encode("bbbbbYccccc")] == [*"bbbb", "bYccccc"]
-
-
-def test_bytes_say_which_special_token_is_longer() -> None:
-    values = vocabularies.rwkv()
-    with_tokens(values, ["abcd", "dé中"], USER_DEFINED)
-    tokenizer = TokenizerBridge.from_metadata(values)
-    assert [tokenizer.token_text(id) for id in tokenizer.encode("abcdé中")] == [*"abc", "dé中"]
+    with_tokens(values, added, USER_DEFINED)
+    assert texts_of(TokenizerBridge.from_metadata(values), text) == pieces
 
 
 def test_spaces_of_another_special_token_are_not_swallowed() -> None:
     values = vocabularies.byte_pair("jina-v2-code")
     with_tokens(values, ["<mask>", "\n       "], USER_DEFINED)
-    tokenizer = TokenizerBridge.from_metadata(values)
-    ids = tokenizer.encode("a \n         <mask>", add_special=False)
-    assert [tokenizer.token_text(id) for id in ids] == ["a", "Ġ", "\n       ", "<mask>"]
+    found = texts_of(TokenizerBridge.from_metadata(values), "a \n         <mask>")
+    assert found == ["a", "Ġ", "\n       ", "<mask>"]
 
 
 def test_tokens_that_swallow_spaces() -> None:
@@ -260,6 +253,11 @@ def test_tokens_that_swallow_spaces() -> None:
     tokenizer = TokenizerBridge.from_metadata(values)
     ids = tokenizer.encode("<|end|> \n t<s> t", add_special=False, parse_special=True)
     assert tokenizer.decode(ids, skip_special=False) == "<|end|>t<s> t"
+
+
+def texts_of(tokenizer: TokenizerBridge, text: str) -> list[str]:
+    """The texts of the tokens of a text."""
+    return [tokenizer.token_text(id) for id in tokenizer.encode(text, add_special=False)]
 
 
 def with_tokens(values: dict[str, Any], texts: list[str], kind: int) -> None:
@@ -341,8 +339,7 @@ def test_a_score_of_minus_infinity_is_the_worst_that_joins() -> None:
     scores[tokens.index("ab")] = -np.inf
     tokenizer = TokenizerBridge.from_metadata(values | {P + "scores": scores})
     for text, pieces in (("ab", ["▁", "ab"]), ("cab", ["▁", "c", "ab"])):
-        ids = tokenizer.encode(text, add_special=False)
-        assert [tokenizer.token_text(id) for id in ids] == pieces
+        assert texts_of(tokenizer, text) == pieces
 
 
 def test_leading_space() -> None:
@@ -366,8 +363,7 @@ def test_clean_spaces() -> None:
 def test_accents_go_with_the_capitals_unless_the_file_says_otherwise() -> None:
     lower, strip = "normalizer.lowercase", "normalizer.strip_accents"
     for keys, found in (({}, "▁e"), ({lower: False}, "[UNK]"), ({lower: False, strip: True}, "▁e")):
-        tokenizer = make("word_piece", **keys)
-        assert [tokenizer.token_text(id) for id in tokenizer.encode("é", add_special=False)] == [found]
+        assert texts_of(make("word_piece", **keys), "é") == [found]
 
 
 def test_spaces_alone_get_no_space_before_them() -> None:
@@ -457,6 +453,7 @@ def spoilt(key: str, value: Any, kind: str = "sentence_piece") -> dict[str, Any]
         ("merges", ["a "], "byte_pair", "expected two tokens and .* in entry 0"),
         ("merges", np.zeros(3, np.int32), "byte_pair", "array of strings"),
         ("bos_token_id", "1", "sentence_piece", "expected an integer, got '1'"),
+        ("add_bos_token", 1, "sentence_piece", "expected a boolean, got 1"),
         ("precompiled_charsmap", np.zeros(2, np.uint8), "unigram", "expected 4 bytes or more"),
         ("precompiled_charsmap", np.full(64, 255, np.uint8), "unigram", "expected a trie of at most"),
         ("precompiled_charsmap", np.zeros(64, np.int32), "unigram", "got an array of 64 int32"),
@@ -466,11 +463,6 @@ def test_malformed_metadata_names_the_key(key: str, value: Any, kind: str, compl
     values = spoilt(key, value, kind)
     with pytest.raises(TokenizerError, match=f"{P}{key}.*{complaint}"):
         TokenizerBridge.from_metadata(values)
-
-
-def test_add_bos_must_be_a_boolean() -> None:
-    with pytest.raises(TokenizerError, match="add_bos_token: expected a boolean, got 1"):
-        make("sentence_piece", add_bos_token=1)
 
 
 @pytest.mark.parametrize("id", ["n_vocab", 10**6, 2**32 - 1, -1])

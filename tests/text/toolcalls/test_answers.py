@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from oxillama.errors import ConfigError
-from oxillama.text.toolcalls import CallStart, MessageParser, TextPart
+from oxillama.text.toolcalls import CallStart, TextPart
 from oxillama.text.toolcalls.answer_format import compiled, with_answers
 from oxillama.text.toolcalls.formats import GRAMMARS
 from tests.support.tool_models import random_text, vocabulary_of
+from tests.support.toolcalls import events_of
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -35,8 +36,7 @@ def test_random_messages_are_calls_or_answers(name: str) -> None:
         text, has_ended = random_text(grammar, vocabulary, tokens, end, seed, 200)
         if not has_ended:
             continue
-        parser = MessageParser(form, [PING], constrained=True, answers=True)
-        events = [*parser.feed(text), *parser.finish()]
+        events = events_of(form, [text], [PING], constrained=True, answers=True)
         answer = "".join(event.text for event in events if isinstance(event, TextPart)).strip()
         called = [event.name for event in events if isinstance(event, CallStart)]
         kinds.add(bool(called))
@@ -52,12 +52,8 @@ def test_random_messages_are_calls_or_answers(name: str) -> None:
 def test_what_looks_like_a_call_inside_an_answer_is_text(name: str) -> None:
     form = with_answers(GRAMMARS[name])
     text = json.dumps({"s": "".join(form.delimiters), "n": 1})
-    for size in (len(text), 1):
-        parser = MessageParser(form, [PING], constrained=True, answers=True)
-        events = [event for i in range(0, len(text), size) for event in parser.feed(text[i : i + size])]
-        events += parser.finish()
-        assert "".join(event.text for event in events if isinstance(event, TextPart)) == text
-        assert all(isinstance(event, TextPart) for event in events)
+    for pieces in ([text], list(text)):
+        assert events_of(form, pieces, [PING], constrained=True, answers=True) == [TextPart(text)]
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from oxillama import Grammar
 from oxillama.errors import ConfigError
 from oxillama.text.toolcalls import (
     GRAMMARS,
@@ -21,16 +20,15 @@ from oxillama.text.toolcalls import (
     ToolCallGrammar,
     grammar_of_template,
 )
-from oxillama.text.toolcalls.message_rules import message_rules
-from oxillama.text.toolcalls.parameters import Tool
 from oxillama.text.toolcalls.tool_grammar import OBJECT
-from tests.support import tool_models
+from tests.support.tool_models import grammar_of
 from tests.support.toolcalls import (
     ALL,
     HY,
     LONG,
     NS,
     TOOLS,
+    Parsed,
     atem,
     calls_of,
     cohere,
@@ -49,14 +47,8 @@ CASES = [(name, text, calls) for name, cases in LONG.items() for text, calls in 
 
 @pytest.mark.parametrize("name, text, calls", CASES)
 def test_calls(name: str, text: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
-    found = parsed(name, text)
-    assert found.calls == calls
-    assert (found.text, found.reasoning, found.failed) == ("", "", [])
-
-
-@pytest.mark.parametrize("name, text, calls", CASES)
-def test_events_of_calls(name: str, text: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
-    """Each call is its start, its arguments and its end, in order and numbered."""
+    """Each is its start, its arguments and its end, in order and numbered."""
+    assert parsed(name, text) == Parsed(calls=calls)
     events = events_of(name, [text])
     assert len(events) == 3 * len(calls)
     for i, (tool, args) in enumerate(calls):
@@ -74,9 +66,7 @@ def test_text_before_between_and_behind(
 ) -> None:
     if name == "llama3" and not text.startswith("<"):
         return  # without a delimiter, a call is the whole message
-    found = parsed(name, f"I will:\n\n{text}\n{text}")
-    assert (found.text, found.failed) == ("I will:", [])
-    assert found.calls == calls + calls
+    assert parsed(name, f"I will:\n\n{text}\n{text}") == Parsed("I will:", calls=calls + calls)
     if name != "llama3":
         assert parsed(name, f"{text}\nDone. ").text == "Done. "
 
@@ -91,8 +81,7 @@ def test_ids_before_the_name() -> None:
 def test_a_list_begins_with_its_delimiter() -> None:
     """firefunction's has no other; what only looks like it is text."""
     assert parsed("firefunction", "import functools").text == "import functools"
-    found = parsed("firefunction", "functools[1]")
-    assert (found.failed, found.text) == (["functools["], "1]")
+    assert parsed("firefunction", "functools[1]") == Parsed("1]", failed=["functools["])
 
 
 def test_ids() -> None:
@@ -139,17 +128,14 @@ def test_a_call_at_the_end_may_lack_what_closes_it() -> None:
 @pytest.mark.parametrize("name", ["glm", "deepseek", "deepseek-dsml"])
 def test_reasoning(name: str) -> None:
     text, calls = LONG[name][0]
-    found = parsed(name, f"<think>\nIt is\nso. \n</think>\n\nWell,\n\n{text}")
-    assert (found.reasoning, found.text, found.calls) == ("It is\nso.", "Well,", calls)
-    inside = parsed(name, f"It is\nso.</think>Well,{text}", in_reasoning=True)
-    assert (inside.reasoning, inside.text, inside.calls) == ("It is\nso.", "Well,", calls)
-    again = parsed(name, "<think>So.</think>Well.", in_reasoning=True)
-    assert (again.reasoning, again.text) == ("So.", "Well.")
-    assert parsed(name, "</think>Well.", in_reasoning=True).text == "Well."
+    wanted = Parsed("Well,", "It is\nso.", calls)
+    assert parsed(name, f"<think>\nIt is\nso. \n</think>\n\nWell,\n\n{text}") == wanted
+    assert parsed(name, f"It is\nso.</think>Well,{text}", in_reasoning=True) == wanted
+    assert parsed(name, "<think>So.</think>Well.", in_reasoning=True) == Parsed("Well.", "So.")
+    assert parsed(name, "</think>Well.", in_reasoning=True) == Parsed("Well.")
     assert parsed(name, "<think>\n\n</think>\n\nWell.").reasoning == ""
     assert parsed(name, "So. ", in_reasoning=True).reasoning == "So. "
-    later = parsed(name, "Write <think> and </think>.")
-    assert (later.reasoning, later.text) == ("", "Write <think> and </think>.")
+    assert parsed(name, "Write <think> and </think>.") == Parsed("Write <think> and </think>.")
 
 
 def test_calls_inside_reasoning() -> None:
@@ -157,21 +143,20 @@ def test_calls_inside_reasoning() -> None:
     found = parsed("deepseek", f"Hm. {LONG['deepseek'][0][0]}", in_reasoning=True)
     assert (found.reasoning, len(found.calls)) == ("Hm.", 2)
     found = parsed(ToolCallGrammar.Mistral, "[THINK]As [TOOL_CALLS]ping[ARGS]{} does[/THINK]No.")
-    assert (found.reasoning, found.text, found.calls) == ("As [TOOL_CALLS]ping[ARGS]{} does", "No.", [])
+    assert found == Parsed("No.", "As [TOOL_CALLS]ping[ARGS]{} does")
     found = parsed("glm", f"So {keys('ping')} or not</think>{keys('ping')}", in_reasoning=True)
-    assert (found.reasoning, found.calls) == (f"So {keys('ping')} or not", [("ping", {})])
+    assert found == Parsed("", f"So {keys('ping')} or not", [("ping", {})])
 
 
 def test_reasoning_between_calls() -> None:
     found = parsed("glm", f"{keys('ping')}\n<think>So</think>{keys('ping')}")
-    assert (found.reasoning, found.calls, found.text) == ("So", [("ping", {})] * 2, "")
+    assert found == Parsed("", "So", [("ping", {})] * 2)
 
 
 def test_channels_of_gemma() -> None:
     found = parsed("gemma", "<|channel>thought\nSo.<channel|>Well.<|channel>thought\n<channel|><channel|>")
-    assert (found.reasoning, found.text) == ("So.", "Well.")
-    found = parsed("gemma", "<|channel><|channel>thought<channel|>Well.")
-    assert (found.reasoning, found.text) == ("", "Well.")
+    assert found == Parsed("Well.", "So.")
+    assert parsed("gemma", "<|channel><|channel>thought<channel|>Well.") == Parsed("Well.")
 
 
 def test_harmony() -> None:
@@ -183,29 +168,25 @@ def test_harmony() -> None:
         f"{start} to=functions.write<|channel|>commentary<|message|>{{}}<|end|>"
         f"{start}<|channel|>commentary to=assistant<|channel|>final<|message|>Done.<|return|>"
     )
-    found = parsed("harmony", text)
-    assert (found.reasoning, found.failed) == ("So.", [])
-    assert found.calls == [("ping", {"a": 1}), ("write", {})]
-    assert found.text == "I ask.Done."
-    assert parsed("harmony", "Well, to=x").text == "Well, to=x"
+    assert parsed("harmony", text) == Parsed("I ask.Done.", "So.", [("ping", {"a": 1}), ("write", {})])
+    assert parsed("harmony", "Well, to=x") == Parsed("Well, to=x")
     found = parsed("harmony", f"So.<|end|>{start}<|channel|>final<|message|>Yes.", in_reasoning=True)
-    assert (found.reasoning, found.text) == ("So.", "Yes.")
+    assert found == Parsed("Yes.", "So.")
     found = parsed("harmony", f"<|channel|>analysis<|message|>So{start}<|channel|>final<|message|>Yes.")
-    assert (found.reasoning, found.text) == ("So", "Yes.")
+    assert found == Parsed("Yes.", "So")
 
 
 def test_text_behind_the_end_of_a_message_is_an_answer() -> None:
     found = parsed("harmony", "<|channel|>analysis<|message|>So.<|end|>Yes.<|end|><|call|> More.")
-    assert (found.reasoning, found.text, found.failed) == ("So.", "Yes.More.", [])
-    assert parsed("muse", " to=self<|message|>So.<|eom|>Yes.<|eot|>").text == "Yes."
+    assert found == Parsed("Yes.More.", "So.")
+    assert parsed("muse", " to=self<|message|>So.<|eom|>Yes.<|eot|>") == Parsed("Yes.", "So.")
 
 
 def test_harmony_goes_on_behind_a_call_that_failed() -> None:
     call = "<|channel|>commentary to=functions.ping<|message|>{1}"
     found = parsed("harmony", f"{call}<|start|>assistant<|channel|>final<|message|>Done.")
-    assert (found.failed, found.text) == ([call], "Done.")
-    found = parsed("harmony", " So", in_reasoning=True)
-    assert (found.reasoning, found.text) == ("So", "")
+    assert found == Parsed("Done.", failed=[call])
+    assert parsed("harmony", " So", in_reasoning=True) == Parsed("", "So")
 
 
 # --- parts that mean nothing ------------------------------------------------------------------------
@@ -246,17 +227,16 @@ def test_texts_around_answers(name: str, text: str, call: str) -> None:
     assert form.name == name and form.reasoning is not None
     whole = text.replace("CALL", call)
     found = parsed(form, whole, in_reasoning=True)
-    assert (found.reasoning, found.text, found.calls, found.failed) == ("So.", "Well.", [("ping", {})], [])
-    assert parsed(form, form.reasoning[0] + whole) == found
+    assert found == parsed(form, form.reasoning[0] + whole) == Parsed("Well.", "So.", [("ping", {})])
     written = whole.removesuffix("<|calls|>")
-    tools = [Tool.of(tool) for tool in tool_models.TOOLS]
-    for choice, message in (("auto", written), ("required", written.replace("Well.", ""))):
-        grammar = Grammar.from_rules(message_rules(form, tools, choice, in_reasoning=True))
-        assert grammar.matches(message), choice
-    none = Grammar.from_rules(message_rules(form, tools, "none", in_reasoning=True))
-    assert none.matches(text.removesuffix("<|calls|>").replace("CALL", ""))
+    for choice, message in (
+        ("auto", written),
+        ("required", written.replace("Well.", "")),
+        ("none", text.removesuffix("<|calls|>").replace("CALL", "")),
+    ):
+        assert grammar_of(form, choice, in_reasoning=True).matches(message), choice
     plain = parsed(form.without_calls(), text.replace("CALL", "").replace("<|calls|>", ""), in_reasoning=True)
-    assert (plain.reasoning, plain.text) == ("So.", "Well.")
+    assert plain == Parsed("Well.", "So.")
 
 
 def test_a_turn_without_reasoning_may_close_it() -> None:
@@ -272,41 +252,35 @@ def test_recipients() -> None:
         f" to=self<|message|>So.\n<|eom|>{start} to=user<|message|>I ask.<|eom|>"
         f"{start}{atem('ping', a='1')}<|eom|>{start}<|message|>Done.<|eot|>"
     )
-    found = parsed("muse", text)
-    assert (found.reasoning, found.text, found.calls) == ("So.", "I ask.Done.", [("ping", {"a": 1})])
-    assert found.failed == []
-    assert parsed("muse", "<|message|>Hi.<|eot|>").text == "Hi."
-    assert parsed("muse", "Hi. to=you").text == "Hi. to=you"
+    assert parsed("muse", text) == Parsed("I ask.Done.", "So.", [("ping", {"a": 1})])
+    assert parsed("muse", "<|message|>Hi.<|eot|>") == Parsed("Hi.")
+    assert parsed("muse", "Hi. to=you") == Parsed("Hi. to=you")
     quoted = atem("ping").partition("<|message|>")[2]
-    found = parsed("muse", f" to=user<|message|>Write {quoted}<|eot|>")
-    assert (found.text, found.calls) == (f"Write {quoted}", [])
+    assert parsed("muse", f" to=user<|message|>Write {quoted}<|eot|>") == Parsed(f"Write {quoted}")
     found = parsed("muse", f" to=self<|message|>Write {quoted}<|eom|>{start} to=user<|message|>No.")
-    assert (found.reasoning, found.text, found.calls) == (f"Write {quoted}", "No.", [])
+    assert found == Parsed("No.", f"Write {quoted}")
     found = parsed("muse", f" to=ping<|message|>print(1)<|eom|>{start} to=user<|message|>Done.")
-    assert (found.failed, found.text) == (["to=ping<|message|>print(1)<|eom|>"], "Done.")
+    assert found == Parsed("Done.", failed=["to=ping<|message|>print(1)<|eom|>"])
     found = parsed("muse", f" to=ping<|eom|>{start}{atem('ping')}")
-    assert (found.failed, found.calls) == (["to=ping<|eom|>"], [("ping", {})])
+    assert found == Parsed(calls=[("ping", {})], failed=["to=ping<|eom|>"])
 
 
 def test_reasoning_that_the_prompt_begins_where_a_message_is_made_of_several() -> None:
     text = "So.<|eom|><|start|>assistant to=user<|message|>No."
-    found = parsed("muse", text, in_reasoning=True)
-    assert (found.reasoning, found.text) == ("So.", "No.")
-    tools = [Tool.of(tool) for tool in tool_models.TOOLS]
-    assert Grammar.from_rules(message_rules(GRAMMARS["muse"], tools, "auto", in_reasoning=True)).matches(text)
+    assert parsed("muse", text, in_reasoning=True) == Parsed("No.", "So.")
+    assert grammar_of(GRAMMARS["muse"], "auto", in_reasoning=True).matches(text)
 
 
 def test_recipients_of_functionary() -> None:
     """The prompt ends with the mark before the first; behind it comes text to all, or a tool's name."""
     name = "functionary-v3.2"
     found = parsed(name, 'all\nI ask. >>> 1 + 1>>>ping\n{"a": 1}>>>all\nDone.')
-    assert (found.text, found.calls) == ("I ask. >>> 1 + 1Done.", [("ping", {"a": 1})])
-    assert parsed(name, "Hello.\nYou.").text == "Hello.\nYou."
-    assert parsed(name, ">>>all\nHello.").text == "Hello."
-    found = parsed(name, "ping\n{1}>>>all\nDone.")
-    assert (found.failed, found.text) == (["ping\n{1}"], "Done.")
-    assert parsed(name, "stranger\n{}", tools=None).calls == [("stranger", {})]
-    assert parsed(name, "stranger\n{}").text == "stranger\n{}"
+    assert found == Parsed("I ask. >>> 1 + 1Done.", calls=[("ping", {"a": 1})])
+    assert parsed(name, "Hello.\nYou.") == Parsed("Hello.\nYou.")
+    assert parsed(name, ">>>all\nHello.") == Parsed("Hello.")
+    assert parsed(name, "ping\n{1}>>>all\nDone.") == Parsed("Done.", failed=["ping\n{1}"])
+    assert parsed(name, "stranger\n{}", tools=None) == Parsed(calls=[("stranger", {})])
+    assert parsed(name, "stranger\n{}") == Parsed("stranger\n{}")
 
 
 def test_nested_tags() -> None:
@@ -410,23 +384,14 @@ def test_what_is_no_call_in_python(call: str) -> None:
 
 
 def test_delimiters() -> None:
-    found = {
-        name: (grammar.open_delimiter(), grammar.close_delimiter())
-        for name, grammar in {
-            "Llama3": ToolCallGrammar.Llama3,
-            "Qwen": ToolCallGrammar.Qwen,
-            "Mistral": ToolCallGrammar.Mistral,
-            "Custom": ToolCallGrammar.Custom("<<", ">>"),
-            "none": GRAMMARS["none"],
-        }.items()
-    }
-    assert found == {
-        "Llama3": ("<|python_tag|>", "<|eom_id|>"),
-        "Qwen": ("<tool_call>", "</tool_call>"),
-        "Mistral": ("[TOOL_CALLS]", ""),
-        "Custom": ("<<", ">>"),
-        "none": ("", ""),
-    }
+    for form, open, close in (
+        (ToolCallGrammar.Llama3, "<|python_tag|>", "<|eom_id|>"),
+        (ToolCallGrammar.Qwen, "<tool_call>", "</tool_call>"),
+        (ToolCallGrammar.Mistral, "[TOOL_CALLS]", ""),
+        (ToolCallGrammar.Custom("<<", ">>"), "<<", ">>"),
+        (GRAMMARS["none"], "", ""),
+    ):
+        assert (form.open_delimiter(), form.close_delimiter()) == (open, close)
 
 
 def test_delimiters_of_your_own() -> None:
@@ -434,14 +399,11 @@ def test_delimiters_of_your_own() -> None:
     found = parsed(
         grammar, '(Hm.) Yes <<{"name": "ping", "args": {"a": ">>"}}>> <<<function=ping></function>>>'
     )
-    assert (found.reasoning, found.text) == ("Hm.", "Yes")
-    assert found.calls == [("ping", {"a": ">>"}), ("ping", {})]
+    assert found == Parsed("Yes", "Hm.", [("ping", {"a": ">>"}), ("ping", {})])
     brackets = ToolCallGrammar.Custom("[", "]")
     call = '[{"name": "ping", "arguments": {}}]'
-    found = parsed(brackets, f"a {call} b")
-    assert (found.text, found.calls) == ("ab", [("ping", {})])
-    rules = message_rules(brackets, [Tool.of({"name": "ping"})], "required")
-    assert Grammar.from_rules(rules).matches(call)
+    assert parsed(brackets, f"a {call} b") == Parsed("ab", calls=[("ping", {})])
+    assert grammar_of(brackets, "required", [{"name": "ping"}]).matches(call)
     for open, close in (("", ">>"), ("<<", " "), (1, ">>")):
         with pytest.raises(ConfigError, match="expected a text that is not empty"):
             ToolCallGrammar.Custom(open, close)  # type: ignore[arg-type]
@@ -480,5 +442,5 @@ def test_prompts_that_end_in_reasoning() -> None:
 def test_without_a_format_all_is_text() -> None:
     text = " \n<tool_call><think>{}\n "
     assert events_of("none", text) == [TextPart(text)]
-    found = parsed(replace(GRAMMARS["none"], reasoning=("<think>", "</think>")), "<think>So</think> Yes")
-    assert (found.reasoning, found.text) == ("So", "Yes")
+    reasoned = replace(GRAMMARS["none"], reasoning=("<think>", "</think>"))
+    assert parsed(reasoned, "<think>So</think> Yes") == Parsed("Yes", "So")

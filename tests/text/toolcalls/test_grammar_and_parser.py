@@ -12,41 +12,24 @@ from typing import Any
 
 import pytest
 
-from oxillama import Grammar
 from oxillama.errors import GrammarError
-from oxillama.text.toolcalls import CallEnd, CallFailed, MessageParser, ToolCallGrammar
-from oxillama.text.toolcalls.message_rules import message_rules
-from oxillama.text.toolcalls.parameters import Tool
+from oxillama.text.toolcalls import CallFailed, ToolCallGrammar
 from oxillama.text.toolcalls.schemas import type_of
-from tests.support.tool_models import random_text, vocabulary_of
+from tests.support.tool_models import grammar_of, random_text, vocabulary_of
+from tests.support.toolcalls import calls_of, events_of
 from tests.text.toolcalls.test_message_rules import FORMATS
 
 PYTHON_NAMES = ["ping", "write", "a.b", "name", "user", "function", "_", "é", "ﬁ"]
 NAMES = [
     *PYTHON_NAMES, "f-1", "functions", "functions.x", "a&b", "x:0", "functions.f:3", "self", "all", "a/b",
+    "assistant", "call:x", "$x", "$name", "a&amp;b", "to=x", "item", "ping*",
 ]  # fmt: skip
-NAMES += ["assistant", "call:x", "$x", "$name", "a&amp;b", "to=x", "item", "ping*"]
 KEYS = [
-    *"abcde" * 20,
-    "item",
-    "path",
-    "a b",
-    'a"b',
-    "a&b",
-    "x:y",
-    "a,b",
-    "{",
-    "a{b",
-    "}",
-    "é",
-    "type",
-    "name",
-]
-KEYS += [
+    *"abcde" * 20, "item", "path", "a b", 'a"b', "a&b", "x:y", "a,b", "{", "a{b", "}", "é", "type", "name",
     "a=b", "a/b", "a~b", "if", "a&amp;b", "<", "'", " a", "", "$", "string", "3", "-", "a\\b", "$key", "ﬁ",
 ]  # fmt: skip
-PIECES = ['"', "'", "\n", " ", "\\", "3", "null", "true", "{", "[", "}", "]", ",", ":", "<![CDATA[", "]]>"]
-PIECES += [
+PIECES = [
+    '"', "'", "\n", " ", "\\", "3", "null", "true", "{", "[", "}", "]", ",", ":", "<![CDATA[", "]]>",
     "&amp;", "<", ">", "é", "\u2028", "\xa0", "\t", "-1e5", "[1]", '{"a":1}', "a", "b", "</", "```", "\x1c",
 ]  # fmt: skip
 NUMBERS = [0, 1, -3, 2.5, 1e5, 1e-7, -0.0, 10**18]
@@ -102,23 +85,15 @@ def check(form: ToolCallGrammar, seed: int) -> bool:
     in_reasoning = form.reasoning is not None and draw.random() < 0.3
     vocabulary, tokens, special, end = vocabulary_of(form, draw.random() < 0.5)
     try:
-        rules = message_rules(
-            form,
-            [Tool.of(tool) for tool in tools],
-            choice,
-            parallel=parallel,
-            in_reasoning=in_reasoning,
-            special=special,
-        )
-        grammar = Grammar.from_rules(rules)
+        options = {"parallel": parallel, "in_reasoning": in_reasoning, "special": special}
+        grammar = grammar_of(form, choice, tools, **options)
     except GrammarError:
         return False
     text, is_whole = random_text(grammar, vocabulary, tokens, end, seed, 400)
     for constrained in (True, False) if is_whole else ():
-        parser = MessageParser(form, tools, in_reasoning, constrained)
-        events = parser.feed(text) + parser.finish()
+        events = events_of(form, [text], tools, in_reasoning=in_reasoning, constrained=constrained)
         assert not [event for event in events if isinstance(event, CallFailed)], text
-        calls = [event.call for event in events if isinstance(event, CallEnd)]
+        calls = calls_of(events)
         assert calls or choice == "auto", text
         assert len(calls) <= 1 or parallel, text
         for call in calls:
@@ -144,7 +119,7 @@ def test_much_of_what_is_written_is_parsed_as_it_was_meant(name: str) -> None:
 def test_recipients_that_are_no_tools(form: str, name: str) -> None:
     """A message to the user is no call, whatever tools there are."""
     with pytest.raises(GrammarError, match=f"tool {name}: expected another name"):
-        message_rules(FORMATS[form], [Tool.of({"name": name})], "auto")
+        grammar_of(FORMATS[form], "auto", [{"name": name}])
 
 
 @pytest.mark.parametrize(
@@ -152,13 +127,11 @@ def test_recipients_that_are_no_tools(form: str, name: str) -> None:
 )
 def test_names_that_python_changes(tool: dict[str, Any]) -> None:
     with pytest.raises(GrammarError, match=f"tool {tool['name']}: .*expected"):
-        message_rules(FORMATS["lfm2"], [Tool.of(tool)], "auto")
+        grammar_of(FORMATS["lfm2"], "auto", [tool])
 
 
 def test_a_list_that_its_delimiter_begins() -> None:
     """Nothing stands between them, for ``functools`` alone is text."""
-    grammar = Grammar.from_rules(
-        message_rules(FORMATS["firefunction"], [Tool.of({"name": "ping"})], "required")
-    )
+    grammar = grammar_of(FORMATS["firefunction"], "required", [{"name": "ping"}])
     assert grammar.matches('functools[{"name": "ping", "arguments": {}}]')
     assert not grammar.matches('functools [{"name": "ping", "arguments": {}}]')

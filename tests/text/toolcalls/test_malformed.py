@@ -19,6 +19,7 @@ from tests.support.toolcalls import (
     HY,
     NS,
     TOOLS,
+    Parsed,
     events_of,
     hunyuan,
     keys,
@@ -135,10 +136,8 @@ def test_what_follows_a_malformed_call_is_read() -> None:
     "broken", ['<tool_call>{"name": "x', '<tool_call>{"name": "x", "arguments": {"a": "']
 )
 def test_an_open_string_does_not_swallow_the_next_call(broken: str) -> None:
-    found = parsed("qwen", f"{broken}</tool_call>{GOOD}")
-    assert (found.failed, found.calls) == ([f"{broken}</tool_call>"], [("ping", {})])
-    found = parsed("qwen", f"{broken}{GOOD}")
-    assert (found.failed, found.calls) == ([broken], [("ping", {})])
+    for text in (f"{broken}</tool_call>", broken):
+        assert parsed("qwen", f"{text}{GOOD}") == Parsed(calls=[("ping", {})], failed=[text])
 
 
 @pytest.mark.parametrize(
@@ -152,26 +151,23 @@ def test_an_open_string_does_not_swallow_the_next_call(broken: str) -> None:
 def test_a_call_without_an_outer_delimiter_does_not_swallow_the_next_one(
     name: str, broken: str, good: str
 ) -> None:
-    found = parsed(name, f"{broken}{good}")
-    assert (found.failed, found.calls, found.text) == ([broken], [("ping", {})], "")
+    assert parsed(name, f"{broken}{good}") == Parsed(calls=[("ping", {})], failed=[broken])
 
 
 def test_behind_many_calls_that_fail_all_is_text() -> None:
     """Each may have the rest of the message read again, so their number is limited."""
     broken = '<tool_call>{"'
-    found = parsed("qwen", broken * 100 + GOOD)
-    assert found.failed == [broken] * 32
-    assert (found.text, found.calls) == (broken * 68 + GOOD, [])
+    assert parsed("qwen", broken * 100 + GOOD) == Parsed(broken * 68 + GOOD, failed=[broken] * 32)
     assert parsed("qwen", broken * 31 + GOOD).calls == [("ping", {})]
 
 
 def test_a_list_keeps_its_sound_calls() -> None:
-    found = parsed("qwen", '<tool_call>[{"name": "ping"}, {"nam": 1}]</tool_call>')
-    assert (found.calls, found.failed) == ([("ping", {})], [', {"nam": 1}]</tool_call>'])
-    found = parsed("minimax-m1", '<tool_calls>\n{"name": "ping"}\nping\n</tool_calls>')
-    assert (found.calls, found.failed) == ([("ping", {})], ["\nping\n</tool_calls>"])
-    found = parsed("qwen", '<tool_call>{"name": "ping"}}</tool_call>')
-    assert (found.calls, found.failed) == ([("ping", {})], ["}</tool_call>"])
+    for name, sound, rest in (
+        ("qwen", '<tool_call>[{"name": "ping"}', ', {"nam": 1}]</tool_call>'),
+        ("minimax-m1", '<tool_calls>\n{"name": "ping"}', "\nping\n</tool_calls>"),
+        ("qwen", '<tool_call>{"name": "ping"}', "}</tool_call>"),
+    ):
+        assert parsed(name, sound + rest) == Parsed(calls=[("ping", {})], failed=[rest])
 
 
 def test_a_call_that_fails_late_says_which_it_was() -> None:
@@ -192,8 +188,7 @@ def test_a_call_that_fails_late_says_which_it_was() -> None:
 )  # fmt: skip
 def test_json_that_is_no_call_is_text(text: str) -> None:
     """Where calls have no delimiter, one is the whole message, with arguments and the name of a tool."""
-    found = parsed("llama3", text)
-    assert (found.text, found.calls, found.failed) == (text, [], [])
+    assert parsed("llama3", text) == Parsed(text)
     assert parsed("llama3", '{"name": "stranger", "parameters": {}}', tools=None).calls == [("stranger", {})]
 
 

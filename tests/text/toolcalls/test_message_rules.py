@@ -9,16 +9,16 @@ from typing import Any
 import jsonschema
 import pytest
 
-from oxillama import Grammar, GrammarError
-from oxillama.text.toolcalls import GRAMMARS, CallEnd, CallFailed, MessageParser, ToolCallGrammar
-from oxillama.text.toolcalls.message_rules import message_rules
-from oxillama.text.toolcalls.parameters import Tool
+from oxillama import GrammarError
+from oxillama.text.toolcalls import GRAMMARS, CallFailed, ToolCallGrammar
 from tests.support.spread import pairs
-from tests.support.tool_models import SCHEMAS, TOOLS, random_text, vocabulary_of
+from tests.support.tool_models import SCHEMAS, TOOLS, grammar_of, random_text, vocabulary_of
 from tests.support.toolcalls import (
     atem,
+    calls_of,
     cohere,
     dsml,
+    events_of,
     hunyuan,
     keys,
     kimi_k3,
@@ -36,13 +36,6 @@ FORMATS["qwen-xml with reasoning"] = replace(GRAMMARS["qwen-xml"], reasoning=("<
 FORMATS["custom"] = ToolCallGrammar.Custom("<<call:", ":end>>")
 
 
-def grammar_of(form: ToolCallGrammar, choice: str, tools: Any = None, **options: Any) -> Grammar:
-    wanted = [Tool.of(tool) for tool in tools or TOOLS]
-    return Grammar.from_rules(
-        message_rules(form, wanted[1:2] if choice == "one" else wanted, choice, **options)
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "choice", "parallel"), pairs(FORMATS, ["auto", "required", "one", "none"], [True, False])
 )
@@ -55,9 +48,8 @@ def test_every_call_is_valid(name: str, choice: str, parallel: bool) -> None:
             for seed in range(10):
                 text, is_whole = random_text(grammar, vocabulary, tokens, end, seed, 300)
                 read = form if choice != "none" else form.without_calls()
-                parser = MessageParser(read, TOOLS, in_reasoning, constrained=True)
-                events = parser.feed(text) + parser.finish()
-                calls = [event.call for event in events if isinstance(event, CallEnd)]
+                events = events_of(read, [text], TOOLS, in_reasoning=in_reasoning, constrained=True)
+                calls = calls_of(events)
                 failed = [event for event in events if isinstance(event, CallFailed)]
                 assert len(failed) <= (0 if is_whole else 1), text
                 for call in calls:
@@ -118,8 +110,7 @@ USUAL = {
 @pytest.mark.parametrize("name, text", [(name, text) for name, texts in USUAL.items() for text in texts])
 def test_what_models_write_is_allowed(name: str, text: str) -> None:
     assert grammar_of(FORMATS[name], "auto").matches(text)
-    parser = MessageParser(FORMATS[name], TOOLS, constrained=True)
-    n_calls = sum(isinstance(event, CallEnd) for event in parser.feed(text) + parser.finish())
+    n_calls = len(calls_of(events_of(FORMATS[name], [text], TOOLS, constrained=True)))
     assert grammar_of(FORMATS[name], "required").matches(text) == (
         n_calls > 0 and not text.startswith("Well")
     )
@@ -232,11 +223,11 @@ def test_formats_without_calls() -> None:
 
 def test_references_to_other_arguments() -> None:
     parameters = {"properties": {"a/b": {"type": "integer"}, "c": {"$ref": "#/properties/a~1b"}}}
-    grammar = grammar_of(GRAMMARS["qwen-xml"], "required", [{"name": "t", "parameters": parameters}])
+    tools = [{"name": "t", "parameters": parameters}]
+    grammar = grammar_of(GRAMMARS["qwen-xml"], "required", tools)
     assert grammar.matches(tags("t", c="3"))
     assert not grammar.matches(tags("t", c="x"))
-    found = MessageParser(GRAMMARS["qwen-xml"], [{"name": "t", "parameters": parameters}])
-    (call,) = [event.call for event in found.feed(tags("t", c="3")) if isinstance(event, CallEnd)]
+    (call,) = calls_of(events_of("qwen-xml", [tags("t", c="3")], tools))
     assert json.loads(call.text) == {"c": 3}
 
 
@@ -294,11 +285,9 @@ def test_nested_values_of_any_text(name: str) -> None:
     n_calls = 0
     for seed in range(60):
         text, _ = random_text(grammar, vocabulary, tokens, end, seed, 200)
-        parser = MessageParser(FORMATS[name], [NESTED_TOOL], constrained=True)
-        for event in parser.feed(text) + parser.finish():
-            if isinstance(event, CallEnd):
-                jsonschema.validate(event.call.args, NESTED_TOOL["parameters"])
-                n_calls += 1
+        for call in calls_of(events_of(FORMATS[name], [text], [NESTED_TOOL], constrained=True)):
+            jsonschema.validate(call.args, NESTED_TOOL["parameters"])
+            n_calls += 1
     assert n_calls > 0
 
 

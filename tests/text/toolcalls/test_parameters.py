@@ -6,18 +6,17 @@ import json
 import random
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from oxillama import GrammarError
-from oxillama.text.toolcalls import CallEnd, CallFailed, MessageParser, ToolCallGrammar
+from oxillama.text.toolcalls import CallEnd, CallFailed, ToolCallGrammar
 from oxillama.text.toolcalls.schemas import ANY, types_of
-from tests.support.tool_models import random_text, vocabulary_of
-from tests.support.toolcalls import minimax_m3, tags
+from tests.support.tool_models import grammar_of, random_text, vocabulary_of
+from tests.support.toolcalls import events_of, minimax_m3, parsed, tags
 from tests.text.toolcalls.test_grammar_and_parser import schema_of, value_of
-from tests.text.toolcalls.test_message_rules import FORMATS, grammar_of
+from tests.text.toolcalls.test_message_rules import FORMATS
 
 ANNOTATIONS: dict[str, Any] = {
     "$comment": "checked by hand", "deprecated": True, "readOnly": True, "writeOnly": False, "nullable": True,
@@ -56,10 +55,9 @@ def test_an_annotation_opens_no_parameters(name: str) -> None:
 # --- parameters that a schema does not list -------------------------------------------------------
 def calls_of(form: ToolCallGrammar, tool: Any, text: str, constrained: bool = True) -> list[dict[str, Any]]:
     """The arguments of the calls in a text."""
-    parser = MessageParser(form, [tool], constrained=constrained)
-    events = parser.feed(text) + parser.finish()
-    assert not [event for event in events if isinstance(event, CallFailed)], text
-    return [event.call.args for event in events if isinstance(event, CallEnd)]
+    found = parsed(form, text, tools=[tool], constrained=constrained)
+    assert not found.failed, text
+    return [args for _, args in found.calls]
 
 
 OPEN: dict[str, Any] = {
@@ -167,8 +165,8 @@ def test_a_name_that_no_schema_lists_may_repeat() -> None:
     text = tags("t", n="1", b="true").replace("</function>", twice)
     assert grammar_of(FORMATS["qwen-xml"], "required", [tool]).matches(text)
     assert calls_of(FORMATS["qwen-xml"], tool, text) == [{"n": 1, "b": False}]
-    parser = MessageParser(FORMATS["qwen-xml"], [{"name": "t", "parameters": {"properties": {"n": {}}}}])
-    assert [type(event) for event in parser.feed(text)][-1] is CallFailed
+    closed = [{"name": "t", "parameters": {"properties": {"n": {}}}}]
+    assert type(events_of(FORMATS["qwen-xml"], [text], closed)[-1]) is CallFailed
 
 
 def open_calls(form: ToolCallGrammar, seed: int) -> int:
@@ -223,11 +221,6 @@ SCHEMAS: dict[str, Any] = {
 }
 
 
-def pieces(text: str, n: int) -> Iterator[str]:
-    for at in range(0, len(text), n):
-        yield text[at : at + n]
-
-
 @pytest.mark.parametrize("kind", SCHEMAS)
 @pytest.mark.parametrize("name", ["qwen-xml", "qwen", "minimax-m3", "lfm2"])
 def test_strings_that_begin_like_json_stay_strings(name: str, kind: str) -> None:
@@ -239,8 +232,8 @@ def test_strings_that_begin_like_json_stay_strings(name: str, kind: str) -> None
         assert grammar.matches(text), value
         for constrained in (True, False):
             assert calls_of(FORMATS[name], tool, text, constrained) == [{"s": value}]
-            parser = MessageParser(FORMATS[name], [tool], constrained=constrained)
-            events = [event for piece in pieces(text, 3) for event in parser.feed(piece)]
+            pieces = [text[at : at + 3] for at in range(0, len(text), 3)]
+            events = events_of(FORMATS[name], pieces, [tool], constrained=constrained)
             assert [event.call.args for event in events if isinstance(event, CallEnd)] == [{"s": value}]
 
 

@@ -16,62 +16,42 @@ from dataclasses import dataclass, replace
 from oxillama.errors import GrammarError
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
 # Keywords by the type of their value: one schema, a list of schemas, a mapping of names to schemas.
-ONE = frozenset(
-    _words(
-        """additionalItems additionalProperties contains contentSchema else if items not propertyNames then
-    unevaluatedItems unevaluatedProperties"""
-    )
-)
-LIST = frozenset(_words("allOf anyOf items oneOf prefixItems"))
-NAMED = frozenset(_words("$defs definitions dependencies dependentSchemas patternProperties properties"))
+ONE = _words("""additionalItems additionalProperties contains contentSchema else if items not propertyNames
+    then unevaluatedItems unevaluatedProperties""")
+LIST = _words("allOf anyOf items oneOf prefixItems")
+NAMED = _words("$defs definitions dependencies dependentSchemas patternProperties properties")
 
-_DRAFT_4 = frozenset(
-    _words(
-        """$ref additionalItems additionalProperties allOf anyOf definitions dependencies enum
-        exclusiveMaximum exclusiveMinimum format items maxItems maxLength maxProperties maximum minItems
-        minLength minProperties minimum multipleOf not oneOf pattern patternProperties properties required
-        type uniqueItems"""
-    )
-)
+_DRAFT_4 = _words("""$ref additionalItems additionalProperties allOf anyOf definitions dependencies enum
+    exclusiveMaximum exclusiveMinimum format items maxItems maxLength maxProperties maximum minItems
+    minLength minProperties minimum multipleOf not oneOf pattern patternProperties properties required type
+    uniqueItems""")
 _DRAFT_6 = _DRAFT_4 | {"const", "contains", "propertyNames"}
 _DRAFT_7 = _DRAFT_6 | {"else", "if", "then"}
 # `dependencies` was replaced in 2019-09, but remains understood for compatibility.
-_2019 = _DRAFT_7 | frozenset(
-    _words(
-        """$defs $recursiveRef dependentRequired dependentSchemas maxContains minContains unevaluatedItems
-        unevaluatedProperties"""
-    )
-)
+_2019 = _DRAFT_7 | _words("""$defs $recursiveRef dependentRequired dependentSchemas maxContains minContains
+    unevaluatedItems unevaluatedProperties""")
 _2020 = (_2019 - {"$recursiveRef", "additionalItems"}) | {"$dynamicRef", "prefixItems"}
 
 # The assertions of the vocabulary "validation" (2019-09 and 2020-12).
-_VALIDATION = frozenset(
-    _words(
-        """const dependentRequired enum exclusiveMaximum exclusiveMinimum maxContains maxItems maxLength
-        maxProperties maximum minContains minItems minLength minProperties minimum multipleOf pattern required
-        type uniqueItems"""
-    )
-)
+_VALIDATION = _words("""const dependentRequired enum exclusiveMaximum exclusiveMinimum maxContains maxItems
+    maxLength maxProperties maximum minContains minItems minLength minProperties minimum multipleOf pattern
+    required type uniqueItems""")
 _KNOWN_VOCABULARIES = _words(
-    """core applicator unevaluated validation meta-data format format-annotation format-assertion content"""
+    "core applicator unevaluated validation meta-data format format-annotation format-assertion content"
 )
 
 
-ANNOTATIONS = frozenset(
-    _words(
-        """$anchor $comment $dynamicAnchor $id $recursiveAnchor $schema $vocabulary contentEncoding
-        contentMediaType contentSchema default deprecated description discriminator example examples
-        externalDocs id nullable readOnly title writeOnly xml"""
-    )
-)
+ANNOTATIONS = _words("""$anchor $comment $dynamicAnchor $id $recursiveAnchor $schema $vocabulary
+    contentEncoding contentMediaType contentSchema default deprecated description discriminator example
+    examples externalDocs id nullable readOnly title writeOnly xml""")
 """Keywords that restrict nothing: those of the drafts, and OpenAPI's."""
 
-OPENAPI_FORMATS = frozenset(_words("binary byte decimal double float int32 int64 password sf-string"))
+OPENAPI_FORMATS = _words("binary byte decimal double float int32 int64 password sf-string")
 """Formats that OpenAPI's registry adds. They are annotations here."""
 
 
@@ -164,7 +144,7 @@ def custom_dialect(uri: str, meta: object, path: str) -> Dialect:
     if "validation" not in names:
         keywords -= _VALIDATION
     if "applicator" not in names:
-        keywords -= frozenset((*ONE, *LIST, *NAMED)) - {"$defs", "unevaluatedItems", "unevaluatedProperties"}
+        keywords -= (ONE | LIST | NAMED) - {"$defs", "unevaluatedItems", "unevaluatedProperties"}
     if base.draft == 2020 and "unevaluated" not in names:
         keywords -= {"unevaluatedItems", "unevaluatedProperties"}
     return replace(base, keywords=keywords, asserts_formats="format-assertion" in names)

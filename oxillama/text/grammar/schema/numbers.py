@@ -20,6 +20,7 @@ from typing import NamedTuple
 from oxillama._kernels.grammar.numbers import EQUAL, GREATER, LESS, compared, multiples
 from oxillama.errors import GrammarError
 from oxillama.text.grammar.dfa import automaton, meet, only
+from oxillama.text.grammar.grammar_text import errors_under
 from oxillama.text.grammar.regex import parse_regex
 from oxillama.text.grammar.rules import Alt, Dfa, Node, Repeat, Seq, Text
 from oxillama.text.grammar.schema.json_text import decimal_text
@@ -175,10 +176,8 @@ def _automaton(numbers: Numbers) -> Dfa:
         unwanted.append(only(text for value in n.excluded for text in _in_full(value, n.step)))
     if 0 in n.excluded or (low == 0 and low_open) or (high == 0 and high_open):
         wanted.append(_fixed(NOT_ZERO))
-    try:
+    with errors_under("number"):
         return meet(wanted, unwanted)
-    except GrammarError as error:
-        raise GrammarError(f"number: {error}") from None
 
 
 def _written(numbers: Numbers, sign: str, exponents: bool) -> Dfa:

@@ -230,7 +230,7 @@ class References:
             if keys in schema.below:
                 schema, keys = schema.below[keys], ()
         if keys:
-            path = schema.path + "".join(["/" + _escaped(key) for key in keys])
+            path = schema.path + "".join(["/" + pointer_step(key) for key in keys])
             schema.below[keys] = self.schema(value, path, schema.resource, schema.dialect, 0)
             schema = schema.below[keys]
         return schema
@@ -319,8 +319,9 @@ def _subschemas(value: Mapping[str, object], path: str) -> Iterator[tuple[tuple[
         elif keyword in NAMED and isinstance(below, dict):
             for name, one in below.items():
                 if keyword != "dependencies" or isinstance(one, (bool, dict)):
-                    yield (keyword, name), f"{path}/{keyword}/{_escaped(str(name))}", one
+                    yield (keyword, name), f"{path}/{keyword}/{pointer_step(str(name))}", one
 
 
-def _escaped(key: str) -> str:
+def pointer_step(key: str) -> str:
+    """A key as JSON pointers write it."""
     return key.replace("~", "~0").replace("/", "~1") if "/" in key or "~" in key else key

@@ -113,14 +113,6 @@ class Strings(NamedTuple):
             return False
         return within(self.automaton(bounded=False), self.least, self.most) == NEVER
 
-    def without_text(self, text: str, unlike: frozenset[Node] = frozenset()) -> Node:
-        """The strings without JSON escapes, except strings that contain ``text`` or match ``unlike``.
-
-        Raises:
-            GrammarError: the automaton would need too many states.
-        """
-        return _without(self, text, unlike)
-
     def spelled_once(self) -> Node:
         """The JSON spellings, one for each string: as `json.dumps` writes it without ``ensure_ascii``."""
         if not (self.patterns or self.absent or self.excluded) and self.values is None:
@@ -152,7 +144,7 @@ class Strings(NamedTuple):
         """The JSON spellings of the strings."""
         if layout.mark:
             mark = Text(layout.mark)
-            return Seq((mark, self.without_text(layout.mark), mark))
+            return Seq((mark, without_text(self, layout.mark), mark))
         if self.values is not None and len(self.values) > MANY_VALUES:
             return self.spelled()
         if self.values is not None:
@@ -240,8 +232,14 @@ def _length(node: Node) -> int | None:
 
 
 @lru_cache(maxsize=256)
-def _without(strings: Strings, text: str, unlike: frozenset[Node]) -> Node:
-    """Cached `Strings.without_text`: the parameters of tools repeat the same few calls."""
+def without_text(strings: Strings, text: str, unlike: frozenset[Node] = frozenset()) -> Node:
+    """The strings without JSON escapes, except strings that contain ``text`` or match ``unlike``.
+
+    Cached, since the parameters of tools repeat the same few calls.
+
+    Raises:
+        GrammarError: the automaton would need too many states.
+    """
     rest = strings.meet(Strings(absent=unlike | {sequence([ANYTHING, Text(text), ANYTHING])}))
     if rest is None:
         return Alt(())

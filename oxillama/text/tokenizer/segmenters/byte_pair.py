@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
+from typing import TypeVar
 
 from oxillama.text.tokenizer.vocabulary import SPACE, Vocab
 
 CACHED_WORDS = 1 << 16
 CACHED_LENGTH = 48  # characters up to which a word is worth remembering
 _LIST_LIMIT = 200  # symbols up to which a plain list is faster than a heap
+T = TypeVar("T")
 
 
 def _byte_alphabet() -> dict[int, str]:
@@ -100,24 +102,33 @@ def uncrossed_spaces(tokens: list[str]) -> Callable[[str], list[str]]:
     return re.compile(f"(?<=[^{barred}])(?={SPACE})").split
 
 
-class WordCache:
-    """Ids of the words seen lately; forgets everything when full."""
+class WordCache(dict[str, T]):
+    """What was made of the words seen lately; forgets everything when full."""
 
-    def __init__(self, encode: Callable[[str], tuple[int, ...]]) -> None:
-        self._encode = encode
-        self._known: dict[str, tuple[int, ...]] = {}
+    def __init__(self, make: Callable[[str], T]) -> None:
+        self._make = make
 
-    def extend(self, words: list[str], out: list[int]) -> None:
-        known = self._known
-        for word in words:
-            ids = known.get(word)
-            if ids is None:
-                ids = self._encode(word)
-                if len(word) <= CACHED_LENGTH:
-                    if len(known) >= CACHED_WORDS:
-                        known.clear()
-                    known[word] = ids
-            out += ids
+    def __missing__(self, word: str) -> T:
+        found = self._make(word)
+        if len(word) <= CACHED_LENGTH:
+            if len(self) >= CACHED_WORDS:
+                self.clear()
+            self[word] = found
+        return found
+
+
+def symbol_ids(
+    symbols: list[str], ids: Mapping[str, int], bytes_of: Callable[[str], Iterable[int]]
+) -> tuple[int, ...]:
+    """The ids of symbols; ``bytes_of`` gives those of the bytes of a symbol that is no token."""
+    found: list[int] = []
+    for symbol in symbols:
+        id = ids.get(symbol)
+        if id is not None:
+            found.append(id)
+        else:
+            found += bytes_of(symbol)
+    return tuple(found)
 
 
 class BytePair:
@@ -152,7 +163,8 @@ class BytePair:
         words = self._pre.split(text)
         if self._cut is not None:
             words = [part for word in words for part in self._cut(word)]
-        self._words.extend(words, out)
+        for word in words:
+            out += self._words[word]
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
         if self._pre.byte_level:
@@ -160,14 +172,7 @@ class BytePair:
         ids = self._vocab.ids
         if word in ids and (self._pre.ignore_merges or (self._pre.newline_tokens and not word.strip("\n"))):
             return (ids[word],)
-        found: list[int] = []
-        for symbol in merge_pairs(list(word), self._cost):
-            id = ids.get(symbol)
-            if id is not None:
-                found.append(id)
-            else:
-                found += self._bytes_of(symbol)
-        return tuple(found)
+        return symbol_ids(merge_pairs(list(word), self._cost), ids, self._bytes_of)
 
     def _bytes_of(self, symbol: str) -> list[int]:
         if self._pre.byte_level:

@@ -26,7 +26,8 @@ class WordPiece:
         self._words = WordCache(self._encode_word)
 
     def encode(self, text: str, out: list[int]) -> None:
-        self._words.extend([word for word in text.translate(self._normal).split(" ") if word], out)
+        for word in filter(None, text.translate(self._normal).split(" ")):
+            out += self._words[word]
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
         word = SPACE + word

@@ -6,7 +6,7 @@ import math
 from operator import neg
 
 from oxillama.errors import TokenizerError
-from oxillama.text.tokenizer.segmenters.byte_pair import WordCache, merge_pairs, uncrossed_spaces
+from oxillama.text.tokenizer.segmenters.byte_pair import WordCache, merge_pairs, symbol_ids, uncrossed_spaces
 from oxillama.text.tokenizer.vocabulary import PREFIX, SPACE, Vocab
 
 
@@ -29,17 +29,12 @@ class SentencePiece:
         self._words = WordCache(self._encode_word)
 
     def encode(self, text: str, out: list[int]) -> None:
-        self._words.extend(self._cut(text.replace(" ", SPACE)), out)
+        for word in self._cut(text.replace(" ", SPACE)):
+            out += self._words[word]
 
     def _encode_word(self, word: str) -> tuple[int, ...]:
-        found: list[int] = []
-        for symbol in merge_pairs(list(word), self._cost):
-            id = self._ids.get(symbol)
-            if id is not None:
-                found.append(id)
-            else:
-                found += map(self._byte_id, symbol.encode())
-        return tuple(found)
+        symbols = merge_pairs(list(word), self._cost)
+        return symbol_ids(symbols, self._ids, lambda symbol: map(self._byte_id, symbol.encode()))
 
     def _byte_id(self, byte: int) -> int:
         id = self._ids.get(f"<0x{byte:02X}>")

@@ -9,12 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from oxillama.errors import TokenizerError
-from oxillama.text.tokenizer.segmenters.byte_pair import (
-    CACHED_LENGTH,
-    CACHED_WORDS,
-    WordCache,
-    uncrossed_spaces,
-)
+from oxillama.text.tokenizer.segmenters.byte_pair import WordCache, uncrossed_spaces
 from oxillama.text.tokenizer.vocabulary import BYTE, NORMAL, PREFIX, SPACE, UNUSED, USER_DEFINED, Vocab
 
 CHARSMAP = f"{PREFIX}precompiled_charsmap"
@@ -53,7 +48,8 @@ class Unigram:
     def encode(self, text: str, out: list[int]) -> None:
         normal = self._normalize(text)
         found: list[int] = []
-        self._words.extend(self._cut(normal) if self._cut else [normal], found)
+        for word in self._cut(normal) if self._cut else [normal]:
+            found += self._words[word]
         unknown = self._unknown  # a run of unknown characters counts as one
         if unknown in found:
             found = [id for i, id in enumerate(found) if id != unknown or not i or found[i - 1] != unknown]
@@ -112,29 +108,19 @@ class Normalizer:
         self._separable = not any(b" " in text for text in self._kept)
         if self._nodes and self._has_child(_child_base(self._nodes[0]), 0x20):
             self._separable = False
-        self._known: dict[str, str] = {}
+        self._replaced = WordCache(lambda word: self._replace(word.encode()))
 
     def __call__(self, text: str) -> str:
         words = text.split(" ")
         if self._nodes or self._kept:
-            replaced = [self._replace_word(word) for word in words] if self._separable else []
-            if not self._separable:  # `_replace_word` may just have found this out
+            replaced = [self._replaced[word] for word in words] if self._separable else []
+            if not self._separable:  # `_longest` may just have found this out
                 replaced = [self._replace(text.encode())]
             words = " ".join(replaced).split(" ")
         if self._merge:
             return "".join(self._space + word for word in words if word)
         prefix = self._space if self._prefix and any(words) else ""
         return prefix + self._space.join(words)
-
-    def _replace_word(self, word: str) -> str:
-        replaced = self._known.get(word)
-        if replaced is None:
-            replaced = self._replace(word.encode())
-            if len(word) <= CACHED_LENGTH:
-                if len(self._known) >= CACHED_WORDS:
-                    self._known.clear()
-                self._known[word] = replaced
-        return replaced
 
     def _replace(self, text: bytes) -> str:
         out, i = bytearray(), 0
