@@ -7,22 +7,55 @@ after the prompt is reported too, as a check that both compute the same.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.peers import ENGINES
+from benchmarks import runs
+from benchmarks.peers import loaded
 from benchmarks.runner import Runner
 from benchmarks.timing import alternate
 from oxillama.apps.bench.report import Metric, Row, rows
 from oxillama.apps.bench.run import fixed_tokens
+from oxillama.errors import ConfigError
 
 PREFILL = Metric("prefill", "tok/s", higher_is_better=True)
 DECODE = Metric("decode", "tok/s", higher_is_better=True)
 MIXED = ((200, 1500), (20, 200))
 """The least and the most tokens of a prompt of a mixed job, and of new ones behind it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `end-to-end`."""
+    runs.add_engine_arguments(parser, new=32)
+    runs.add_option(parser, "--prompt", 512, "tokens")
+    what = "N prompts at once: new tokens a second of a batch job"
+    parser.add_argument("--job", type=runs.positive, default=0, metavar="N", help=what)
+    what = "of --job: prompts of 200 to 1,500 tokens, and 20 to 200 new ones behind them"
+    parser.add_argument("--mixed", action="store_true", help=what)
+    what = "of the engine's keys and values (default: f16)"
+    parser.add_argument("--kv-type", default="f16", metavar="TYPE", help=what)
+    parser.add_argument("--peer-kv-type", default="f16", metavar="TYPE", help="of the peer's")
+    runs.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the speeds of each model, and how alike the engines' logits are."""
+    if args.mixed and not args.job:
+        raise ConfigError("--mixed: expected --job N, whose prompts it makes")
+    engines = runs.engines(args)
+    whole = runs.Run(args, "threads", "prompt", "new", engines=engines)
+    sizes = {name: getattr(args, name) for name in ("threads", "prompt", "new", "job", "mixed")}
+    sizes["kv_types"] = (args.kv_type, args.peer_kv_type)[: len(engines)]
+    results: list[Row] = []
+    for model in args.model:
+        found, alike = measure(model, engines, rounds=args.rounds, warmup=args.warmup, **sizes)
+        results += found
+        if alike is not None:
+            print(f"{model.stem}: cosine of the engines' logits after the prompt: {alike:.5f}")
+    return whole.finish(results)
 
 
 def measure(
@@ -46,15 +79,7 @@ def measure(
     raises, and ConfigError for an engine that runs one sequence, or does not have the type.
     """
     lengths, counts = MIXED if mixed else ((prompt, prompt), (new, new))
-    with ExitStack() as stack:
-        runners = []
-        for i, name in enumerate(engines):
-            runner = ENGINES[name](model, threads, lengths[1] + counts[1] + 1)
-            if i < len(kv_types):
-                runner.keep(kv_types[i])
-            stack.callback(runner.close)
-            runner.load()
-            runners.append(runner)
+    with loaded(engines, model, threads, lengths[1] + counts[1] + 1, kv_types) as runners:
         if job:
             what = " + ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in (lengths, counts))
             metric = Metric(f"{job} prompts of {what}", "new tok/s", higher_is_better=True)

@@ -7,15 +7,18 @@ memory. The last metric is that peak minus the sizes of the file and of the KV c
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import runs
 from benchmarks.peers import ENGINES
 from benchmarks.timing import alternate
 from oxillama.apps.bench.report import Metric, Row, rows
@@ -28,6 +31,21 @@ METRICS = (
     Metric("peak memory", "MB", higher_is_better=False),
     Metric("peak memory - file - KV", "MB", higher_is_better=False),
 )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `load`."""
+    runs.add_engine_arguments(parser, new=8)
+    runs.add_option(parser, "--prompt", 512, "tokens")
+    runs.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints load times and memory of each model."""
+    engines = runs.engines(args)
+    whole = runs.Run(args, "threads", "prompt", "new", engines=engines)
+    sizes = {name: getattr(args, name) for name in ("threads", "rounds", "warmup", "prompt", "new")}
+    return whole.finish([row for model in args.model for row in measure(model, engines, **sizes)])
 
 
 def measure(
@@ -44,16 +62,13 @@ def measure(
     unavoidable = file_size(model) + kv_bytes(model, prompt + new)
     warm_page_cache(model)
 
-    def run(engine: str) -> Callable[[], dict[str, float]]:
-        def turn() -> dict[str, float]:
-            found = in_fresh_process(engine, model, threads, prompt, new)
-            peak = found["peak_rss"]
-            values = (found["load"], found["first_token"], peak / 1e6, (peak - unavoidable) / 1e6)
-            return dict(zip((metric.name for metric in METRICS), values, strict=True))
+    def turn(engine: str) -> dict[str, float]:
+        found = in_fresh_process(engine, model, threads, prompt, new)
+        peak = found["peak_rss"]
+        values = (found["load"], found["first_token"], peak / 1e6, (peak - unavoidable) / 1e6)
+        return dict(zip((metric.name for metric in METRICS), values, strict=True))
 
-        return turn
-
-    samples = alternate({name: run(name) for name in engines}, rounds=rounds, warmup=warmup)
+    samples = alternate({name: partial(turn, name) for name in engines}, rounds=rounds, warmup=warmup)
     return rows(model.stem, samples, METRICS)
 
 

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -374,3 +376,18 @@ ENGINES: dict[str, type[Runner]] = {
     )
 }
 """By the names that commands take."""
+
+
+@contextmanager
+def loaded(
+    names: Sequence[str], model: Path, threads: int, context: int, kv_types: Sequence[str] = ()
+) -> Iterator[list[Runner]]:
+    """Engines that have loaded a model, with these types of keys and values; closed at the end."""
+    with ExitStack() as stack:
+        runners = [ENGINES[name](model, threads, context) for name in names]
+        for runner, kv_type in zip(runners, kv_types):
+            runner.keep(kv_type)
+        for runner in runners:
+            stack.callback(runner.close)
+            runner.load()
+        yield runners

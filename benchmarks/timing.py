@@ -17,21 +17,17 @@ from pathlib import Path
 
 from oxillama.apps.bench.report import Samples
 
+Subjects = Mapping[str, Callable[[], Mapping[str, float]]]
+"""What takes turns, by name: each is called without arguments and returns its samples by metric."""
+
 SETTLE_SECONDS = 0.05
 """Pause before a turn: longer than idle OpenMP threads spin."""
 
 
 def alternate(
-    subjects: Mapping[str, Callable[[], Mapping[str, float]]],
-    *,
-    rounds: int = 10,
-    warmup: int = 1,
-    sleep: Callable[[float], None] = time.sleep,
+    subjects: Subjects, *, rounds: int = 10, warmup: int = 1, sleep: Callable[[float], None] = time.sleep
 ) -> Samples:
-    """Let each subject take a turn per round; the results of ``warmup`` rounds are thrown away.
-
-    A subject is called without arguments and returns its samples by metric.
-    """
+    """Let each subject take a turn per round; the results of ``warmup`` rounds are thrown away."""
     samples: Samples = {name: {} for name in subjects}
     for round_ in range(warmup + rounds):
         for name, run in subjects.items():
