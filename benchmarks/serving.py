@@ -19,9 +19,8 @@ import numpy as np
 
 from benchmarks import over_http, plot, runs
 from benchmarks.peers import LlamaCpp
-from benchmarks.timing import alternate
 from benchmarks.vllm import Vllm
-from oxillama.apps.bench.report import Metric, Row, Summary, align, rows
+from oxillama.apps.bench.report import Metric, Row, Summary, align
 from oxillama.apps.bench.run import fixed_tokens
 from oxillama.errors import PromptError
 
@@ -31,64 +30,26 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p":
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options of `serving`."""
-    command.add_argument("--model", type=Path, required=True, help="GGUF file")
-    command.add_argument(
-        "--peer",
-        type=engine_or_server,
-        action="append",
-        default=[],
-        help="to compare with: llama.cpp, decoding together, or over HTTP oxillama-w8a8, vllm or the path of "
-        "a llama-server; repeatable",
-    )
-    command.add_argument(
-        "--vllm-preload", metavar="LIBS", help="libraries for vLLM's server alone, by colons (LD_PRELOAD)"
-    )
-    runs.add_threads(command)
-    command.add_argument(
-        "--sequences", type=int, nargs="*", default=[1, 8, 32], help="sequences at once (default: 1 8 32)"
-    )
-    command.add_argument("--new", type=int, default=16, help="tokens of each (default: %(default)s)")
-    command.add_argument(
-        "--prefix",
-        type=int,
-        default=1024,
-        help="tokens of the shared prefix; 0 leaves it out (default: 1024)",
-    )
-    command.add_argument(
-        "--long", type=int, default=0, help="tokens of a long prompt beside a stream (default: leave it out)"
-    )
-    command.add_argument(
-        "--clients",
-        type=runs.positive,
-        nargs="*",
-        default=[],
-        metavar="N",
-        help="streams at once over HTTP, beside generate_batch (default: leave them out)",
-    )
-    command.add_argument(
-        "--http-long",
-        type=int,
-        default=0,
-        help="tokens of a long prompt beside four streams over HTTP (default: leave it out)",
-    )
-    command.add_argument(
-        "--waits",
-        type=float,
-        nargs="*",
-        default=[],
-        metavar="MS",
-        help="limits of the wait of streams over HTTP while prompts come; 1e9 for none",
-    )
-    command.add_argument(
-        "--mixed-prompt", type=runs.positive, default=512, help="tokens of such a prompt (default: 512)"
-    )
-    command.add_argument(
-        "--peer-batches",
-        type=runs.positive,
-        nargs="*",
-        default=[32, 128, 512],
-        help="tokens of a peer's step with --waits, -b or --max-num-batched-tokens (default: 32 128 512)",
-    )
+    runs.add_model(command)
+    what = "to compare with: llama.cpp, decoding together, or over HTTP oxillama-w8a8, vllm or the path of a "
+    what += "llama-server; repeatable"
+    command.add_argument("--peer", type=engine_or_server, action="append", default=[], help=what)
+    what = "libraries for vLLM's server alone, by colons (LD_PRELOAD)"
+    command.add_argument("--vllm-preload", metavar="LIBS", help=what)
+    runs.add_option(command, "--sequences", [1, 8, 32], "sequences at once", type=int, nargs="*")
+    runs.add_option(command, "--new", 16, "tokens of each", type=int)
+    runs.add_option(command, "--prefix", 1024, "tokens of the shared prefix; 0 leaves it out", type=int)
+    what = "tokens of a long prompt beside a stream (default: leave it out)"
+    command.add_argument("--long", type=int, default=0, help=what)
+    what = "streams at once over HTTP, beside generate_batch (default: leave them out)"
+    command.add_argument("--clients", type=runs.positive, nargs="*", default=[], metavar="N", help=what)
+    what = "tokens of a long prompt beside four streams over HTTP (default: leave it out)"
+    command.add_argument("--http-long", type=int, default=0, help=what)
+    what = "limits of the wait of streams over HTTP while prompts come; 1e9 for none"
+    command.add_argument("--waits", type=float, nargs="*", default=[], metavar="MS", help=what)
+    runs.add_option(command, "--mixed-prompt", 512, "tokens of such a prompt")
+    what = "tokens of a peer's step with --waits, -b or --max-num-batched-tokens"
+    runs.add_option(command, "--peer-batches", [32, 128, 512], what, nargs="*")
     command.add_argument("--plot", type=Path, help="draw --waits as .svg or .png")
     runs.add_arguments(command)
 
@@ -100,13 +61,12 @@ def engine_or_server(text: str) -> str | Path:
 
 def run(args: argparse.Namespace) -> int:
     """`serving`: prints what was asked for."""
-    runs.check_models([args.model])
     names = ("threads", "sequences", "new", "prefix", "long", "clients", "http_long", "waits", "mixed_prompt")
     with_engine = LlamaCpp.name in args.peer
     engines = ["oxillama", *(peer for peer in args.peer if isinstance(peer, str))]
     if args.plot is not None:
         plot.check(args.plot)
-    whole = runs.Run("serving", args, {name: getattr(args, name) for name in names}, engines)
+    whole = runs.Run(args, *names, engines=engines)
     context = max(args.prefix + 128, args.long + 1024, 512)
     engine = make_engine(args.model, args.threads, context)
     results: list[Row] = []
@@ -115,9 +75,7 @@ def run(args: argparse.Namespace) -> int:
         if peer is not None:
             peer.load()
         for n in args.sequences:
-            results += measure_decoding(
-                engine, peer, n, args.new, args.rounds, warmup=args.warmup, model=args.model.stem
-            )
+            results += measure_decoding(whole, engine, peer, n, args.new, whole.model)
         if peer is not None:
             peer.close()
         print(align([["sequences", "outside of the model, of a step"], *overheads(engine, args)]), flush=True)
@@ -126,13 +84,13 @@ def run(args: argparse.Namespace) -> int:
     if args.long:
         print(align(worst_gap(engine, args.long)))
     if args.clients:
-        results += over_http.beside_library(engine, args)
+        results += over_http.beside_library(whole, engine, args)
     n_vocab = engine.model.spec.n_vocab
     engine.close()
     if args.http_long:
-        results += over_http.beside_prompt(args, n_vocab)
+        results += over_http.beside_prompt(whole, args, n_vocab)
     if args.waits:
-        results += over_http.waits(args, n_vocab)
+        results += over_http.waits(whole, args, n_vocab)
     return whole.finish(results)
 
 
@@ -189,10 +147,8 @@ def prompts_of(n: int, n_vocab: int, length: int = PROMPT) -> list[list[int]]:
     return [rng.integers(3, n_vocab, length).tolist() for _ in range(n)]
 
 
-def measure_decoding(
-    engine: Any, peer: Any, n: int, new: int, rounds: int, *, warmup: int = 1, model: str = ""
-) -> list[Row]:
-    """Tokens per second of ``n`` sequences together."""
+def measure_decoding(whole: runs.Run, engine: Any, peer: Any, n: int, new: int, model: str) -> list[Row]:
+    """Tokens per second of ``n`` sequences together; ``peer`` may be None."""
     metric = Metric(f"decode, {n} sequences", "tok/s", higher_is_better=True)
 
     def ours() -> dict[str, float]:
@@ -209,7 +165,7 @@ def measure_decoding(
     subjects: dict[str, Callable[[], dict[str, float]]] = {"oxillama": ours}
     if peer is not None:
         subjects[peer.name] = theirs
-    return rows(model, alternate(subjects, rounds=rounds, warmup=warmup), [metric])
+    return whole.rows(subjects, [metric], model)
 
 
 def generate(engine: Any, prompts: Sequence[Sequence[int]], n: int) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runner import Logits, Runner
-from benchmarks.server_peer import running
+from benchmarks.server_peer import Served, running
 from oxillama.errors import ConfigError, LoadError, PromptError
 
 NAMES = {
@@ -140,8 +140,8 @@ def settings(threads: int) -> dict[str, str]:
 
 def vllm_server(
     model: Path, threads: int, slots: int, context: int, preload: str | None = None, *more: str
-) -> AbstractContextManager[int]:
-    """vLLM's server in processes of its own, from this interpreter's environment; its port.
+) -> AbstractContextManager[Served]:
+    """vLLM's server in processes of its own, from this interpreter's environment.
 
     Args:
         preload: libraries, by colons, as its documentation asks for.
@@ -152,7 +152,7 @@ def vllm_server(
     command += ["--dtype", "bfloat16", "--max-model-len", str(context), "--max-num-seqs", str(slots)]
     command += ["--no-enable-prefix-caching", "--enforce-eager", "--skip-tokenizer-init", *more]
     env = {**os.environ, **settings(threads), **({"LD_PRELOAD": preload} if preload else {})}
-    return running(command, f"vllm, which serves {folder}", env)
+    return running(command, f"--peer: expected vllm, which serves {folder}", env)
 
 
 def w8a8_folder(model: Path) -> Path:
