@@ -10,11 +10,11 @@ import json
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from benchmarks import runs
-from benchmarks.timing import alternate
-from oxillama.apps.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric
 
 METRIC = Metric("first token", "ms", False)
 
@@ -33,18 +33,14 @@ with InferenceEngine.from_gguf(model, progress=lambda *tensor: None, **context) 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `disk-prefixes`."""
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    parser.add_argument(
-        "--prompt", type=runs.positive, default=1000, help="tokens of the prompt (default: %(default)s)"
-    )
-    runs.add_threads(parser)
+    runs.add_model(parser)
+    runs.add_option(parser, "--prompt", 1000, "tokens of the prompt")
     runs.add_arguments(parser, rounds=5, warmup=0)
 
 
 def run(args: argparse.Namespace) -> int:
     """Milliseconds to the first token: without a folder, with an empty one, with one that has the prompt."""
-    runs.check_models([args.model])
-    whole = runs.Run("disk-prefixes", args, {"threads": args.threads, "prompt": args.prompt})
+    whole = runs.Run(args, "threads", "prompt")
     with tempfile.TemporaryDirectory() as folder:
         filled = Path(folder, "filled")
         expected = turn(args, filled)[1:]
@@ -59,16 +55,10 @@ def run(args: argparse.Namespace) -> int:
             return {METRIC.name: milliseconds}
 
         kinds = ("from the disk", "written", "run")
-        samples = alternate(
-            {kind: lambda kind=kind: first_token(kind) for kind in kinds},  # type: ignore[misc]
-            rounds=args.rounds,
-            warmup=args.warmup,
-        )
+        samples = whole.alternate({kind: partial(first_token, kind) for kind in kinds})
         held = sum(file.stat().st_size for file in filled.iterdir())
     print(f"{held / 1e6:.1f} MB in the folder")
-    found = rows(args.model.stem, {name: samples[name] for name in ("from the disk", "run")}, (METRIC,))
-    found += rows(args.model.stem, {name: samples[name] for name in ("written", "run")}, (METRIC,))
-    return whole.finish(found)
+    return whole.finish(whole.pairs(samples, METRIC, ("from the disk", "run"), ("written", "run")))
 
 
 def turn(args: argparse.Namespace, folder: Path | None) -> tuple[float, int, list[int]]:

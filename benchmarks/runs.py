@@ -143,6 +143,12 @@ class Run:
         """The rows of subjects that take turns, of ``model`` if it is not the run's."""
         return rows(self.model if model is None else model, self.alternate(subjects), metrics)
 
+    def pairs(self, samples: Samples, metric: Metric, *pairs: tuple[str, str]) -> list[Row]:
+        """A row for each two subjects that are to be compared."""
+        return [
+            Row(self.model, metric, {name: samples[name][metric.name] for name in pair}) for pair in pairs
+        ]
+
     def finish(self, results: Sequence[Row], text: str | None = None) -> int:
         """Print the rows, or the ``text`` a command made of them; write and compare them. Returns 0."""
         machine = describe_machine()

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import runs
-from benchmarks.timing import alternate
-from oxillama.apps.bench.report import Metric, Row, rows
+from oxillama.apps.bench.report import Metric, Row
 from oxillama.base.config.sampler import SamplerConfig
 from oxillama.engine.sampling.batch import sample_batch
 from oxillama.engine.sampling.sampler import Sampler
@@ -93,26 +92,22 @@ def drawn(api: Any, sampler: Any) -> list[Any]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--peer", choices=["llama.cpp"], help="an engine to compare with")
-    parser.add_argument("--vocab", type=runs.positive, default=131_072, help="default: %(default)s")
-    parser.add_argument(
-        "--logits", choices=["normal", "uniform"], default="normal", help="of deviation 3; -1 to 1"
-    )
+    runs.add_option(parser, "--vocab", 131_072)
+    what = "of deviation 3; -1 to 1"
+    parser.add_argument("--logits", choices=["normal", "uniform"], default="normal", help=what)
     parser.add_argument("--case", choices=list(CASES), action="append", help="repeatable; default: all")
-    parser.add_argument(
-        "--sequences", type=runs.positive, default=32, help="of the batch (default: %(default)s)"
-    )
+    runs.add_option(parser, "--sequences", 32, "of the batch")
     runs.add_threads(parser)
     runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints microseconds per token, a line per case, then those of a batch."""
-    names = ("vocab", "logits", "sequences", "threads")
     engines = ["oxillama", *([args.peer] if args.peer else [])]
-    whole = runs.Run("sampling", args, {name: getattr(args, name) for name in names}, engines)
-    results = [row for name in args.case or CASES for row in measure(name, args)]
+    whole = runs.Run(args, "vocab", "logits", "sequences", "threads", engines=engines)
+    results = [row for name in args.case or CASES for row in measure(whole, name, args)]
     results.sort(key=lambda row: len(row.samples), reverse=True)  # those without a peer last
-    return whole.finish([*results, *batch(args)])
+    return whole.finish([*results, *batch(whole, args)])
 
 
 def make_logits(args: argparse.Namespace, n: int) -> np.ndarray:
@@ -122,7 +117,7 @@ def make_logits(args: argparse.Namespace, n: int) -> np.ndarray:
     return rng.uniform(-1, 1, (n, args.vocab)).astype(np.float32)
 
 
-def measure(name: str, args: argparse.Namespace) -> list[Row]:
+def measure(whole: runs.Run, name: str, args: argparse.Namespace) -> list[Row]:
     """The samples of one case."""
     options, init = CASES[name]
     logits = make_logits(args, 1)[0]
@@ -132,7 +127,7 @@ def measure(name: str, args: argparse.Namespace) -> list[Row]:
     subjects = {"oxillama": timed(lambda: sampler.sample(logits))}
     if args.peer and init is not None:
         subjects[args.peer] = timed(llama_cpp_choice(init, logits, history))
-    return rows(name, alternate(subjects, rounds=args.rounds, warmup=args.warmup), [METRIC])
+    return whole.rows(subjects, [METRIC], name)
 
 
 def timed(choose: Callable[[], object], tokens: int = 1) -> Callable[[], dict[str, float]]:
@@ -170,7 +165,7 @@ def llama_cpp_choice(init: Init, logits: np.ndarray, history: np.ndarray) -> Cal
     return choose
 
 
-def batch(args: argparse.Namespace) -> list[Row]:
+def batch(whole: runs.Run, args: argparse.Namespace) -> list[Row]:
     """A token of the default chain for each of many sequences, one after another and together."""
     logits = make_logits(args, args.sequences)
     samplers = [Sampler(SamplerConfig(seed=i)) for i in range(args.sequences)]
@@ -179,6 +174,4 @@ def batch(args: argparse.Namespace) -> list[Row]:
         return timed(lambda: sample_batch(samplers, logits, n_threads=n_threads), args.sequences)
 
     subjects = {f"{args.threads} threads": together(args.threads), "1 thread": together(1)}
-    return rows(
-        f"{args.sequences} sequences", alternate(subjects, rounds=args.rounds, warmup=args.warmup), [METRIC]
-    )
+    return whole.rows(subjects, [METRIC], f"{args.sequences} sequences")

@@ -59,25 +59,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `scaling`."""
     parser.add_argument("model", type=Path, metavar="MODEL", help="GGUF file")
     runs.add_threads(parser)
-    parser.add_argument("--prompt", type=runs.positive, default=128, help="tokens (default: %(default)s)")
-    parser.add_argument("--new", type=runs.positive, default=16, help="tokens decoded (default: %(default)s)")
-    parser.add_argument(
-        "--bandwidth",
-        type=float,
-        help="GB/s of a socket's memory in the predictions (default: as measured here)",
-    )
-    parser.add_argument(
-        "--cores", type=runs.positive, default=64, help="cores of a socket in the predictions (default: 64)"
-    )
-    parser.add_argument(
-        "--more-thread", type=float, default=0.1, metavar="US",
-        help="us that each thread beyond the second adds to a region; measured where there are more than two "
-        "(default: 0.1, an assumption)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--between-sockets", type=float, default=3.0, metavar="FACTOR",
-        help="how much more a thread of another socket adds to a region's cost (default: 3, an assumption)",
-    )  # fmt: skip
+    runs.add_option(parser, "--prompt", 128, "tokens")
+    runs.add_option(parser, "--new", 16, "tokens decoded")
+    what = "GB/s of a socket's memory in the predictions (default: as measured here)"
+    parser.add_argument("--bandwidth", type=float, help=what)
+    runs.add_option(parser, "--cores", 64, "cores of a socket in the predictions")
+    what = "us that each thread beyond the second adds to a region; measured where there are more than two "
+    what += "(default: 0.1, an assumption)"
+    parser.add_argument("--more-thread", type=float, default=0.1, metavar="US", help=what)
+    what = "how much more a thread of another socket adds to a region's cost (default: 3, an assumption)"
+    parser.add_argument("--between-sockets", type=float, default=3.0, metavar="FACTOR", help=what)
     parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)  # the child that counts
     runs.add_arguments(parser, rounds=5)
 
@@ -156,12 +147,10 @@ def predict(one: Pass, regions: int, threads: int, facts: Parameters, *, others_
 
 def run(args: argparse.Namespace) -> int:
     """Prints the parts of a step, and predicted beside measured tokens/s."""
-    runs.check_models([args.model])
+    whole = runs.Run(args, "model", "threads", "prompt", "new", model=args.model.stem)
     if args.count:
         print(json.dumps(count_here(args)))
         return 0
-    conditions = {"threads": args.threads, "prompt": args.prompt, "new": args.new}
-    whole = runs.Run("scaling", args, {"model": args.model.stem, **conditions})
     regions = count_regions(args) if args.threads > 1 else {"decode": 0, "prefill": 0}
     counts = thread_counts(args.threads)
     costs = {n: in_openmp_thread(partial(region_costs, n, args.rounds)) for n in counts}
@@ -178,7 +167,7 @@ def run(args: argparse.Namespace) -> int:
         args.between_sockets,
     )
     results = [
-        Row(f"{args.model.stem}, {n} threads", metric, {"oxillama": [tokens / found.seconds]})
+        Row(f"{whole.model}, {n} threads", metric, {"oxillama": [tokens / found.seconds]})
         for n in counts
         for metric, tokens, found in zip((DECODE, PREFILL), (1, args.prompt), passes[n])
     ]
