@@ -125,18 +125,18 @@ class BatchedLlamaCpp(LlamaCpp):
         for at, token in enumerate(tokens):
             self._decode([(token, start + at, i) for i in range(n_sequences)])
             for i in range(n_sequences):
-                self._api.llama_get_logits_ith(self._context, i)
+                self._module.llama_get_logits_ith(self._context, i)
         return time.perf_counter() - begun
 
     def _decode(self, cells: Sequence[tuple[int, int, int]]) -> None:
         """One batch of (token, position, sequence), all with logits."""
-        batch = self._api.llama_batch_init(len(cells), 0, 1)
+        batch = self._module.llama_batch_init(len(cells), 0, 1)
         batch.n_tokens = len(cells)
         for i, (token, position, sequence) in enumerate(cells):
             batch.token[i], batch.pos[i] = token, position
             batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, sequence, 1
-        status = self._api.llama_decode(self._context, batch)
-        self._api.llama_batch_free(batch)
+        status = self._module.llama_decode(self._context, batch)
+        self._module.llama_batch_free(batch)
         if status != 0:
             raise PromptError(f"{self.model}: llama_decode of {len(cells)} tokens returned {status}")
 
