@@ -44,7 +44,6 @@ def write_adapter(model: Path, path: Path, rank: int, *, seed: int = 0) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `adapters`."""
     runs.add_model(parser)
     runs.add_option(parser, "--rank", 16)
     runs.add_option(parser, "--new", 24, "tokens decoded")

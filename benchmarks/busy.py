@@ -39,7 +39,6 @@ METRICS = [
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `busy`."""
     runs.add_engine_arguments(parser, new=48)
     runs.add_option(parser, "--prompt", 512, "tokens")
     runs.add_option(parser, "--seconds", 10.0, "most to decode in one go", type=float)

@@ -31,7 +31,6 @@ Points = list[tuple[float, Row]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `curves`."""
     runs.add_engine_arguments(parser, new=16)
     counts: dict[str, Any] = {"type": runs.positive, "nargs": "*", "metavar": "N"}
     parser.add_argument("--context", help=f"tokens; default: {CONTEXTS}", **counts)

@@ -24,7 +24,6 @@ LOSS = Metric("log loss", "nats", False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `decisions`."""
     runs.add_model(parser)
     parser.add_argument("--template", help="name or file of the chat template (default: the model's)")
     parser.add_argument("--cases", type=Path, default=CASES, help="labelled texts (default: 200 of them)")

@@ -32,7 +32,6 @@ with InferenceEngine.from_gguf(model, progress=lambda *tensor: None, **context) 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `disk-prefixes`."""
     runs.add_model(parser)
     runs.add_option(parser, "--prompt", 1000, "tokens of the prompt")
     runs.add_arguments(parser, rounds=5, warmup=0)

@@ -21,7 +21,6 @@ METRICS = (Metric("decode", "ms a token", False), Metric("whole", "ms a token", 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `generation`."""
     runs.add_model(parser)
     runs.add_option(parser, "--new", 32, "tokens decoded", type=int)
     runs.add_arguments(parser)

@@ -28,7 +28,6 @@ JOBS = 10  # of each thread
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `handover`."""
     runs.add_model(parser)
     runs.add_option(parser, "--new", 200, "tokens decoded")
     runs.add_arguments(parser)

@@ -50,7 +50,6 @@ CHOICES = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     runs.add_model(parser)
     runs.add_option(parser, "--questions", 8)
     runs.add_option(parser, "--words", 60, "of a question")

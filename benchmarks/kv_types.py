@@ -22,7 +22,6 @@ DIVERGENCE = Metric("KL from f32", "nats", False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `kv-types`."""
     parser.add_argument("--model", type=Path, default=demo.STORY, help="GGUF file (default: the demo model)")
     parser.add_argument("--text", type=Path, default=demo.HELDOUT, help="text file (default: the demo's)")
     runs.add_threads(parser)

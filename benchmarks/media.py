@@ -35,7 +35,6 @@ GRAIN = 16  # pixels along a side of a patch of one colour
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `media`."""
     command.add_argument("--model", type=Path, required=True, help="GGUF file of the text model")
     command.add_argument("--mmproj", type=Path, required=True, help="its projector file")
     command.add_argument("--peer", type=Path, metavar="LLAMA-SERVER", help="to compare with")

@@ -58,7 +58,6 @@ Request = tuple[str, bytes]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `neighbours`."""
     parser.add_argument("--model", type=Path, required=True, help="GGUF file")
     runs.add_option(parser, "--threads", 1)
     runs.add_option(parser, "--seconds", 4.0, "of a turn", type=float)

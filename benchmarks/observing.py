@@ -28,7 +28,6 @@ TOKEN = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `observing`."""
     runs.add_model(parser)
     runs.add_option(parser, "--new", 200, "tokens decoded of each stream")
     runs.add_option(parser, "--streams", 1, "streams at a time")

@@ -43,7 +43,6 @@ READERS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `offload`."""
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=f"of {', '.join(PARTS)} (default: all)")
     runs.add_model(parser)
     runs.add_option(parser, "--share", 0.5, "of the matrices in memory", type=float)

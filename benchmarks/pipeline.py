@@ -28,7 +28,6 @@ HOPS = Metric("1 sequence, two hops", "us a token", False)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `pipeline`."""
     command.add_argument("--model", type=Path, required=True, help="GGUF file")
     runs.add_option(command, "--sequences", [8, 32], nargs="+", metavar="N")
     runs.add_option(command, "--new", 16, "tokens of each")

@@ -43,7 +43,6 @@ PERPLEXITY = Metric("perplexity", "1", higher_is_better=False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("--record", type=Path, metavar="FILE", help="write llama.cpp's errors, for the tests")
     parser.add_argument("--errors-only", action="store_true", help="leave the perplexities out")
     runs.add_threads(parser)

@@ -19,7 +19,6 @@ METRIC = Metric("whole", "ms a token", False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `receipts`."""
     runs.add_model(parser)
     runs.add_option(parser, "--texts", 1, "generated and verified together")
     runs.add_option(parser, "--new", 256, "tokens")

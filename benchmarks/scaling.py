@@ -17,9 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks import runs
 from oxillama import InferenceEngine
@@ -56,7 +57,6 @@ void GOMP_parallel(void (*work)(void *), void *data, unsigned threads, unsigned 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `scaling`."""
     parser.add_argument("model", type=Path, metavar="MODEL", help="GGUF file")
     runs.add_threads(parser)
     runs.add_option(parser, "--prompt", 128, "tokens")
@@ -262,19 +262,9 @@ def measure(
                     prompts[n].append(told[0])
                     steps[n] += told[1:]
                     rates[n] += found
-    passes = {n: (typical(steps[n]), typical(prompts[n])) for n in counts}
-    return passes, [typical_rates(rates[n]) for n in counts]
-
-
-def typical_rates(found: Sequence[Rates]) -> Rates:
-    """The medians of some rates with the same number of threads."""
-    median = statistics.median
-    return Rates(
-        found[0].threads,
-        median(rates.read for rates in found),
-        median(rates.products for rates in found),
-        median(rates.float_products for rates in found),
-    )
+    parts = ("outside", "products", "others")
+    passes = {n: (typical(steps[n], *parts), typical(prompts[n], *parts)) for n in counts}
+    return passes, [typical(rates[n], "read", "products", "float_products") for n in counts]
 
 
 def timed(calls: KernelCalls, work: Callable[[], object]) -> Pass:
@@ -285,14 +275,10 @@ def timed(calls: KernelCalls, work: Callable[[], object]) -> Pass:
     return Pass(taken - calls.in_kernels, products, calls.in_kernels - products, tuple(calls.products))
 
 
-def typical(passes: Sequence[Pass]) -> Pass:
-    """The medians of some passes of one kind."""
-    median = statistics.median
-    return Pass(
-        median(found.outside for found in passes),
-        median(found.products for found in passes),
-        median(found.others for found in passes),
-        passes[-1].shapes,
+def typical(found: Sequence[Pass] | Sequence[Rates], *names: str) -> Any:
+    """The last of some measurements of one kind, with the medians of all in fields of these names."""
+    return replace(
+        found[-1], **{name: statistics.median(getattr(each, name) for each in found) for name in names}
     )
 
 

@@ -42,7 +42,6 @@ GONE = (Metric("client gone to request ended", "ms", False),)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `server`."""
     runs.add_model(parser)
     runs.add_option(parser, "--clients", [1, 8], nargs="+", metavar="N")
     runs.add_option(parser, "--new", 100, "tokens of a text")

@@ -70,7 +70,6 @@ class Found:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `server-load`."""
     parser.add_argument("--model", type=Path, default=demo.STORY, help="GGUF file (default: the demo's)")
     runs.add_option(parser, "--clients", 64)
     runs.add_option(parser, "--seconds", 60)

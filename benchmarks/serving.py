@@ -29,7 +29,6 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p":
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `serving`."""
     runs.add_model(command)
     what = "to compare with: llama.cpp, decoding together, or over HTTP oxillama-w8a8, vllm or the path of a "
     what += "llama-server; repeatable"

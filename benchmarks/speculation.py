@@ -46,7 +46,6 @@ Turn = Callable[[], Mapping[str, float]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `speculation`."""
     known = f"of {', '.join((*PARTS, OF_BLOCKS))} (default: all but the last)"
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=known)
     parser.add_argument("--model", type=Path, help="GGUF file; for all parts but demo")

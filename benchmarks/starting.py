@@ -80,7 +80,6 @@ ENGINES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `start`."""
     runs.add_model(parser)
     parser.add_argument("--engine", choices=ENGINES, default="oxillama-packed", help="default: %(default)s")
     parser.add_argument("--peer", choices=ENGINES, help="a second engine to compare with")

@@ -30,7 +30,6 @@ SCHEMA = closed_object({f"{word}_of_the_animal": KINDS[i % 4] for i, word in enu
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `structured`."""
     runs.add_model(parser)
     runs.add_option(parser, "--new", 128, "free tokens")
     runs.add_arguments(parser, rounds=5)
