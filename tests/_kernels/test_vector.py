@@ -11,10 +11,9 @@ import pytest
 from oxillama._kernels import load
 from oxillama.reference import rows
 from oxillama.reference.connections import balanced, mixed
-from tests.support.kernels import PRESENT, normal, same_bits
+from tests.support.kernels import PRESENT, normal, on_targets, refuses, same_bits
 from tools import measure_mathfun
 
-on_targets = pytest.mark.parametrize("target", PRESENT)
 WIDTHS = (1, 2, 15, 16, 17, 31, 33, 64, 100, 1030)
 
 
@@ -125,8 +124,8 @@ def test_cut_leaves_what_is_far_above_the_mean(width: int, scale: float) -> None
     assert np.isnan(out[1, :width]).all()
     assert same_bits(out[:, width:], x[:, width:])
     assert same_bits(run(kernel(PRESENT[0]), 3), out)
-    with pytest.raises(ValueError, match=f"cut: expected 1 to {width + 5} columns, got {width + 6}"):
-        kernel(PRESENT[0]).cut(x, width + 6, scale, 1)
+    text = f"cut: expected 1 to {width + 5} columns, got {width + 6}"
+    refuses(text, kernel(PRESENT[0]).cut, x, width + 6, scale, 1)
 
 
 # --- activations -----------------------------------------------------------------------------------
@@ -396,65 +395,31 @@ def test_rope_turns_pairs(heads: int, dim: int, n_rot: int, width: int, neox: bo
 @on_targets
 def test_arrays_that_do_not_fit_are_refused(target: str) -> None:
     vector, x = kernel(target), normal(3, 8)
-    table = np.zeros((3, 2, 4), np.float32)
-    for call, error, text in (
-        (lambda: vector.rms_norm(x, normal(7), 1e-5, x.copy(), 1), ValueError, "weight: expected at least 8"),
-        (
-            lambda: vector.rms_norm(x, normal(8), 1e-5, x[:2].copy(), 1),
-            ValueError,
-            "out: expected .* 3 rows of 8",
-        ),
-        (lambda: vector.rms_norm(x.astype(float), normal(8), 1e-5, x, 1), TypeError, "x: expected"),
-        (lambda: vector.rms_norm(x[:, ::2], normal(4), 1e-5, x, 1), TypeError, "x: expected a C-contiguous"),
-        (
-            lambda: vector.gate(x, "silu", normal(3, 5), 1),
-            ValueError,
-            "gate_up: expected at least 3 rows of 10, got 3 of 8",
-        ),
-        (lambda: vector.gate(x, "swish", normal(3, 4), 1), ValueError, "name: expected one of silu"),
-        (lambda: vector.layer_norm(x, None, 1e-5, x, 1, normal(7)), ValueError, "bias: expected at least 8"),
-        (lambda: vector.head_norm(x, 2, 4, normal(4), 1e-5, 1), ValueError, "weight: expected at least 8"),
-        (
-            lambda: vector.head_norm(x, 2, 4, None, 1e-5, 1, 1),
-            ValueError,
-            "rows of 8, got 2 of 4 at 1",
-        ),
-        (
-            lambda: vector.add_rows(x, np.int32([3]), np.float32([1]), x[:1].copy(), 1),
-            ValueError,
-            "0 to 2, got 3",
-        ),
-        (lambda: vector.softmax(normal(4), normal(3)), ValueError, "out: expected at least 4"),
-        (lambda: vector.softmax(np.zeros(4), normal(4)), TypeError, "x: expected"),
-        (
-            lambda: vector.rope(x, 1, 8, table[:2], False, 1),
-            ValueError,
-            "table: expected at least 3 rows of 2 x 4",
-        ),
-        (
-            lambda: vector.rope(x, 2, 8, table, False, 1),
-            ValueError,
-            "rope: expected .*, got 2 of 8 with",
-        ),
-        (
-            lambda: vector.rope(x, 1, 7, table, False, 1),
-            ValueError,
-            "rope: expected .*, got 1 of 7 with",
-        ),
-        (lambda: vector.rope_table(np.arange(3), np.ones(4), 1.0, table), TypeError, "positions: expected"),
-        (
-            lambda: vector.rope_table(np.arange(3, dtype=np.int32), np.ones(4, np.float32), 1.0, table),
-            TypeError,
-            "frequencies: expected",
-        ),
-        (
-            lambda: vector.rope_table(np.arange(4, dtype=np.int32), np.ones(4), 1.0, table),
-            ValueError,
-            "out: expected at least 4 rows of 2 x 4",
-        ),
+    table, i32 = np.zeros((3, 2, 4), np.float32), np.arange(4, dtype=np.int32)
+    for text, call, *arguments in (
+        ("weight: expected at least 8", vector.rms_norm, x, normal(7), 1e-5, x.copy(), 1),
+        ("out: expected .* 3 rows of 8", vector.rms_norm, x, normal(8), 1e-5, x[:2].copy(), 1),
+        ("gate_up: expected at least 3 rows of 10, got 3 of 8", vector.gate, x, "silu", normal(3, 5), 1),
+        ("name: expected one of silu", vector.gate, x, "swish", normal(3, 4), 1),
+        ("bias: expected at least 8", vector.layer_norm, x, None, 1e-5, x, 1, normal(7)),
+        ("weight: expected at least 8", vector.head_norm, x, 2, 4, normal(4), 1e-5, 1),
+        ("rows of 8, got 2 of 4 at 1", vector.head_norm, x, 2, 4, None, 1e-5, 1, 1),
+        ("0 to 2, got 3", vector.add_rows, x, np.int32([3]), np.float32([1]), x[:1].copy(), 1),
+        ("out: expected at least 4", vector.softmax, normal(4), normal(3)),
+        ("table: expected at least 3 rows of 2 x 4", vector.rope, x, 1, 8, table[:2], False, 1),
+        ("rope: expected .*, got 2 of 8 with", vector.rope, x, 2, 8, table, False, 1),
+        ("rope: expected .*, got 1 of 7 with", vector.rope, x, 1, 7, table, False, 1),
+        ("out: expected at least 4 rows of 2 x 4", vector.rope_table, i32, np.ones(4), 1.0, table),
     ):
-        with pytest.raises(error, match=text):
-            call()
+        refuses(text, call, *arguments)
+    for text, call, *arguments in (
+        ("x: expected", vector.rms_norm, x.astype(float), normal(8), 1e-5, x, 1),
+        ("x: expected a C-contiguous", vector.rms_norm, x[:, ::2], normal(4), 1e-5, x, 1),
+        ("x: expected", vector.softmax, np.zeros(4), normal(4)),
+        ("positions: expected", vector.rope_table, np.arange(3), np.ones(4), 1.0, table),
+        ("frequencies: expected", vector.rope_table, i32[:3], np.ones(4, np.float32), 1.0, table),
+    ):
+        refuses(text, call, *arguments, error=TypeError)
 
 
 @pytest.mark.parametrize("d", [1, 16, 37])
