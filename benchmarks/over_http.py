@@ -8,8 +8,8 @@ Prompts are token ids, texts are greedy and of a fixed length, and the clients a
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -140,26 +140,24 @@ def http_peers(args: argparse.Namespace) -> list[str]:
     return [LLAMA if isinstance(peer, Path) else peer for peer in args.peer if peer != LlamaCpp.name]
 
 
-@contextmanager
-def started(name: str, args: argparse.Namespace, context: int, batch: int | None = None) -> Iterator[int]:
-    """A server by its name, with room for all streams, though the model may know shorter contexts; its port.
+def started(
+    name: str, args: argparse.Namespace, context: int, batch: int | None = None
+) -> AbstractContextManager[Served]:
+    """A server by its name, with room for all streams, though the model may know shorter contexts.
 
     ``batch`` is the most tokens of a peer's step; None for its default.
     """
     how = args.model, args.threads, STREAMS + 1, context
     if name in COMPUTE:
-        server = served(args.model, args.threads, context, "--compute", COMPUTE[name])
-    elif name == Vllm.name:
+        return served(args.model, args.threads, context, "--compute", COMPUTE[name])
+    if name == Vllm.name:
         more = ["--max-num-batched-tokens", str(batch)] if batch else []
-        server = vllm_server(*how, args.vllm_preload, *more)
-    else:
-        (path,) = (peer for peer in args.peer if isinstance(peer, Path))
-        with ModelFile.open(args.model) as file:
-            key = f"{file.metadata['general.architecture']}.context_length=int:{context}"
-        more = ["-b", str(batch), "-ub", str(batch)] if batch else []
-        server = llama_server(path, *how, "--override-kv", key, *more)
-    with server as found:
-        yield found.port
+        return vllm_server(*how, args.vllm_preload, *more)
+    (path,) = (peer for peer in args.peer if isinstance(peer, Path))
+    with ModelFile.open(args.model) as file:
+        key = f"{file.metadata['general.architecture']}.context_length=int:{context}"
+    more = ["-b", str(batch), "-ub", str(batch)] if batch else []
+    return llama_server(path, *how, "--override-kv", key, *more)
 
 
 def beside_prompt(whole: Run, args: argparse.Namespace, n_vocab: int) -> list[Row]:
@@ -167,7 +165,7 @@ def beside_prompt(whole: Run, args: argparse.Namespace, n_vocab: int) -> list[Ro
     context = args.http_long + 2048
     with ExitStack() as stack:
         names = [OURS, *http_peers(args)]
-        ports = {name: stack.enter_context(started(name, args, context)) for name in names}
+        ports = {name: stack.enter_context(started(name, args, context)).port for name in names}
         readers = stack.enter_context(clients())
         turns = {
             name: partial(mixed, readers, port, n_vocab, args.http_long, 1, context)
@@ -190,9 +188,9 @@ def waits(whole: Run, args: argparse.Namespace, n_vocab: int) -> list[Row]:
         }
         for name in (OURS, *http_peers(args)):
             for batch in (None,) if name in COMPUTE else args.peer_batches:
-                with started(name, args, context, batch) as port:
+                with started(name, args, context, batch) as server:
                     turns = {
-                        f"{name} {what}": partial(run, port=port, **how)
+                        f"{name} {what}": partial(run, port=server.port, **how)
                         for what, how in (limits if batch is None else {str(batch): {}}).items()
                     }
                     samples |= whole.alternate(turns)

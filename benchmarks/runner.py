@@ -36,7 +36,7 @@ class Runner(ABC):
         load_seconds: time to open the model until it can be run.
         first_token_seconds: time to open the model and run one token, which reads memory-mapped weights.
         n_vocab: tokens in the vocabulary.
-        logits: those of the last token of the last prefill, float32 (n_vocab,).
+        logits: those of the last token of the last `prefill` or `extend`, float32 (n_vocab,).
     """
 
     name: str
@@ -86,12 +86,7 @@ class Runner(ABC):
     def prefill(self, tokens: Sequence[int]) -> float:
         """Seconds to run ``tokens`` from an empty context, up to the last one's logits."""
         self._clear()
-        start = self._clock()
-        logits = self._forward(tokens)
-        seconds = self._clock() - start
-        self._check(logits)
-        self.logits = logits.copy()
-        return seconds
+        return self.extend(tokens)
 
     def clear(self) -> None:
         """Empty the context."""
@@ -103,6 +98,7 @@ class Runner(ABC):
         logits = self._forward(tokens)
         seconds = self._clock() - start
         self._check(logits)
+        self.logits = logits.copy()
         return seconds
 
     def decode(self, n: int) -> float:

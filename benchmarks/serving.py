@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from benchmarks.peers import LlamaCpp
 from benchmarks.vllm import Vllm
 from oxillama.apps.bench.report import Metric, Row, Summary, align
 from oxillama.apps.bench.run import fixed_tokens
+from oxillama.apps.doctor.measure import seconds
 from oxillama.errors import PromptError
 
 PROMPT = 16  # tokens of each sequence's prompt
@@ -189,9 +191,7 @@ def overheads(engine: Any, args: argparse.Namespace) -> list[list[str]]:
                 inside[0] += time.perf_counter() - begun
 
         runner.complete = timed
-        begun = time.perf_counter()
-        generate(engine, prompts_of(n, engine.model.spec.n_vocab), args.new)
-        total = time.perf_counter() - begun
+        total = seconds(partial(generate, engine, prompts_of(n, engine.model.spec.n_vocab), args.new))
         runner.complete = real
         found.append([str(n), f"{1 - inside[0] / total:.2%}"])
     return found
@@ -200,17 +200,12 @@ def overheads(engine: Any, args: argparse.Namespace) -> list[list[str]]:
 def first_tokens(engine: Any, length: int, n: int = 16) -> list[list[str]]:
     """Time to the first token of requests, one after the other, that begin with the same tokens."""
     prefix = prompts_of(1, engine.model.spec.n_vocab, length)[0]
-    seconds = []
-    for tail in prompts_of(n, engine.model.spec.n_vocab, 8):
-        begun = time.perf_counter()
-        generate(engine, [prefix + tail], 1)
-        seconds.append(time.perf_counter() - begun)
-    rest = Summary.of(seconds[1:])
-    lines = [
-        ["shared prefix", "first request, s", f"the {n - 1} others, median s", "worst s", "others / first"]
-    ]
-    share = f"{rest.median / seconds[0]:.1%}, worst {rest.max / seconds[0]:.1%}"
-    return [*lines, [str(length), f"{seconds[0]:.3f}", f"{rest.median:.4f}", f"{rest.max:.4f}", share]]
+    tails = prompts_of(n, engine.model.spec.n_vocab, 8)
+    first, *others = [seconds(partial(generate, engine, [prefix + tail], 1)) for tail in tails]
+    rest = Summary.of(others)
+    head = ["shared prefix", "first request, s", f"the {n - 1} others, median s", "worst s", "others / first"]
+    share = f"{rest.median / first:.1%}, worst {rest.max / first:.1%}"
+    return [head, [str(length), f"{first:.3f}", f"{rest.median:.4f}", f"{rest.max:.4f}", share]]
 
 
 def worst_gap(engine: Any, length: int) -> list[list[str]]:
@@ -218,9 +213,9 @@ def worst_gap(engine: Any, length: int) -> list[list[str]]:
     steps: list[tuple[float, int]] = []  # seconds and rows of prompts
     tell = engine.metrics.step
 
-    def step(batch: Any, seconds: float) -> None:
-        steps.append((seconds, batch.n_prefill))
-        tell(batch, seconds)
+    def step(batch: Any, taken: float) -> None:
+        steps.append((taken, batch.n_prefill))
+        tell(batch, taken)
 
     engine.metrics.step = step
     (long,) = prompts_of(1, engine.model.spec.n_vocab, length)
@@ -237,8 +232,8 @@ def worst_gap(engine: Any, length: int) -> list[list[str]]:
     total = time.perf_counter() - begun
     stream.close()
     engine.metrics.step = tell
-    mixed = [(seconds, n) for seconds, n in steps if n and seconds < total / 2][1:]
-    step_seconds = Summary.of([seconds for seconds, _ in mixed])
+    mixed = [(taken, n) for taken, n in steps if n and taken < total / 2][1:]
+    step_seconds = Summary.of([taken for taken, _ in mixed])
     gaps = np.diff(times)
     head = ["long prompt", "total s", "stream's tokens", "chunk, median", "step, median s", "step, worst s"]
     row = [str(length), f"{total:.1f}", str(len(times)), f"{np.median([n for _, n in mixed]):.0f}"]

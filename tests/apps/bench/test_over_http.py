@@ -60,8 +60,8 @@ def has(command: list[str], name: str, value: str) -> bool:
 def test_a_llama_server_gets_room_for_all_streams_and_its_batch(model: Path, started: Started) -> None:
     args = arguments(model, "--peer", "/opt/llama-server", "--peer", "llama.cpp")
     assert over_http.http_peers(args) == ["llama-server"]
-    with over_http.started("llama-server", args, 512, 64) as port:
-        assert port == 7
+    with over_http.started("llama-server", args, 512, 64) as server:
+        assert server.port == 7
     with over_http.started("llama-server", args, 512):
         pass
     (first, _), (second, _) = started
