@@ -14,11 +14,10 @@ from __future__ import annotations
 import argparse
 import mmap
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -146,10 +145,9 @@ class Bench:
 
     def peak_of(self, budget: int | None) -> float:
         """MB of resident memory that a process of its own takes more than before it opened the model."""
-        arguments = [str(self.args.model), str(budget or 0), str(self.args.threads), self.args.packed]
-        command = [sys.executable, "-m", "benchmarks.offload", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return float(done.stdout.split()[-1])
+        given = self.args.model, budget, self.args.threads, self.args.packed
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+            return process.submit(taken_here, *given).result()
 
     def measured(self, part: str, subjects: Subjects) -> list[Row]:
         return self.whole.rows(subjects, (DECODE,), f"{self.whole.model} {part}")
@@ -232,16 +230,12 @@ def resident_bytes(name: str) -> int:
     return next(int(words[1]) << 10 for words in lines if words[0] == f"{name}:")
 
 
-def main(model: str, budget: str, threads: str, packed: str) -> None:
-    """Runs a model in this process and prints the MB that it took."""
+def taken_here(model: Path, budget: int | None, threads: int, packed: str) -> float:
+    """Runs a model in this process; the MB that it took."""
     before = resident_bytes("VmRSS")
-    options: dict[str, Any] = {"num_threads": int(threads), "packed": packed, "prefix_cache_bytes": 0}
+    options: dict[str, Any] = {"num_threads": threads, "packed": packed, "prefix_cache_bytes": 0}
     with InferenceEngine.from_gguf(
-        model, context_size=CONTEXT, offload_budget=int(budget) or None, offload_probe=False, **options
+        model, context_size=CONTEXT, offload_budget=budget, offload_probe=False, **options
     ) as engine:
         decode(engine, 4)
-    print((resident_bytes("VmHWM") - before) / 1e6)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return (resident_bytes("VmHWM") - before) / 1e6
