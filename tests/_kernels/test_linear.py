@@ -48,6 +48,11 @@ def check(
     assert same_bits(np.ascontiguousarray(out), wanted if onto is None else onto + wanted)
 
 
+def in_pieces(layer: Any, x: np.ndarray, size: int, n_threads: int = 1) -> np.ndarray:
+    """What a `Linear` makes of x, so many rows at a time."""
+    return np.concatenate([apply(layer, x[i : i + size], n_threads) for i in range(0, len(x), size)])
+
+
 @pytest.mark.parametrize("name", [name for name in MULTIPLIED if activation_of(name) != "f32"])
 def test_products_are_near_those_of_unquantized_activations(name: str) -> None:
     """int8 activations err by at most half a step of max|x| / 127 each, evenly either way."""
@@ -114,8 +119,7 @@ def test_threads_and_batches_of_a_large_matrix_change_no_bit(target: str, name: 
     for n_threads in (2, 3, 4):
         assert same_bits(apply(layer, x, n_threads), whole)
     for size in (1, 2, 4, 5, 9, 16, 34):  # tiles of 8, 4, 2 and 1, in other places
-        pieces = [apply(layer, x[i : i + size], 2) for i in range(0, n, size)]
-        assert same_bits(np.concatenate(pieces), whole)
+        assert same_bits(in_pieces(layer, x, size, 2), whole)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +135,7 @@ def test_few_rows_and_many_give_the_same_bits(target: str, name: str, cols: int)
     x = normal(n, cols, seed=2)
     whole = apply(layer, x)
     for size, n_threads in ((8, 1), (24, 3), (100, 2), (n, 3)):
-        pieces = [apply(layer, x[i : i + size], n_threads) for i in range(0, n, size)]
-        assert same_bits(np.concatenate(pieces), whole), (size, n_threads)
+        assert same_bits(in_pieces(layer, x, size, n_threads), whole), (size, n_threads)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,7 @@ def test_tokens_that_share_unpacked_panels_have_the_bits_of_few(target: str, nam
     n = 8 * max(layout.unpacked_from, 2) + 5
     layer = linear(target, [(name, matrix(name, 13 * 16 - 3, cols))], cols)
     x = normal(n, cols, seed=2)
-    few = np.concatenate([apply(layer, x[i : i + 8]) for i in range(0, n, 8)])  # one tile, or two of 4
+    few = in_pieces(layer, x, 8)  # one tile, or two of 4
     kernels = load(target)
     try:
         for unpacks, n_threads in ((True, 1), (True, 2), (False, 2)):
