@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -65,22 +67,17 @@ def test_norms_with_and_without_parameters(width: int, centred: bool, accumulate
     x[1] *= np.float32(1e-6)  # eps decides
     x[2] *= np.float32(1e6)
     x[3] = 0
-    for weight in (None, normal(width, seed=1)):
-        for bias in (None, normal(width, seed=2)):
 
-            def run(
-                vector: Any,
-                n_threads: int = 1,
-                weight: np.ndarray | None = weight,
-                bias: np.ndarray | None = bias,
-            ) -> np.ndarray:
-                out = onto.copy()
-                norm = vector.layer_norm if centred else vector.rms_norm
-                norm(x, weight, 1e-5, out, n_threads, bias, accumulate)
-                return out
+    def run(weight: np.ndarray | None, bias: np.ndarray | None, vector: Any) -> np.ndarray:
+        out = onto.copy()
+        norm = vector.layer_norm if centred else vector.rms_norm
+        norm(x, weight, 1e-5, out, 1, bias, accumulate)
+        return out
 
-            wanted = rows.norm(x, 1e-5, weight, bias, centred)
-            assert same_bits(same_everywhere(run), onto + wanted if accumulate else wanted)
+    for weight, bias in product((None, normal(width, seed=1)), (None, normal(width, seed=2))):
+        wanted = rows.norm(x, 1e-5, weight, bias, centred)
+        found = same_everywhere(partial(run, weight, bias))
+        assert same_bits(found, onto + wanted if accumulate else wanted)
 
 
 @pytest.mark.parametrize("centred", [False, True])
@@ -90,21 +87,19 @@ def test_head_norm(heads: int, dim: int, width: int, column: int, centred: bool)
     """Each head by its own weights; what is beside them stays."""
     x, weight, bias = normal(40, width, seed=dim), normal(heads, dim), normal(heads, dim, seed=3)
     end = column + heads * dim
+
+    def run(w: np.ndarray | None, b: np.ndarray | None, vector: Any, n_threads: int = 1) -> np.ndarray:
+        out = x.copy()
+        vector.head_norm(out, heads, dim, w, 1e-5, n_threads, column, centred, b)
+        return out
+
     for w, b in ((weight, None), (None, None), (weight, bias)):
-
-        def run(
-            vector: Any, n_threads: int = 1, w: np.ndarray | None = w, b: np.ndarray | None = b
-        ) -> np.ndarray:
-            out = x.copy()
-            vector.head_norm(out, heads, dim, w, 1e-5, n_threads, column, centred, b)
-            return out
-
-        out = same_everywhere(run)
+        out = same_everywhere(partial(run, w, b))
         part = x[:, column:end].reshape(40, heads, dim)
         assert same_bits(out[:, column:end].reshape(part.shape), rows.norm(part, 1e-5, w, b, centred))
         assert same_bits(out[:, :column], x[:, :column])
         assert same_bits(out[:, end:], x[:, end:])
-        assert same_bits(run(kernel(PRESENT[0]), 3), out)
+        assert same_bits(run(w, b, kernel(PRESENT[0]), 3), out)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.6448534])
@@ -266,22 +261,11 @@ def test_a_row_does_not_depend_on_its_neighbours(target: str) -> None:
 # --- exp and softmax -------------------------------------------------------------------------------
 
 
-def exp(vector: Any, x: np.ndarray) -> np.ndarray:
-    """e^x for x < -20, seen through a softmax over (x, 0): the sum it divides by is then exactly 1."""
-    out = np.empty_like(x)
-    pair = np.zeros(2, np.float32)
-    weights = np.empty(2, np.float32)
-    for i, value in enumerate(x):
-        pair[0] = value
-        vector.softmax(pair, weights)
-        out[i] = weights[0]
-    return out
-
-
 def test_exp_ends_at_zero() -> None:
+    """Seen through a softmax over (x, 0) for x < -20: the sum it divides by is then exactly 1."""
     x = np.array([-87.299995, -87.3, -87.30001, -100, -1e30, -np.inf], np.float32)
     for target in PRESENT:
-        out = exp(kernel(target), x)
+        out = np.array([softmax(kernel(target), np.float32([each, 0]))[0][0] for each in x])
         assert (out[:2] > 0).all()
         assert (out[2:] == 0).all()
         assert not np.signbit(out).any()
@@ -433,7 +417,7 @@ def test_streams_mix_in_order(d: int) -> None:
     stated = [mixed(parts, shares).reshape(n, -1), mixed(parts, shares, added, factors).reshape(n, -1)]
     square = np.tile(weights[:, :streams], (1, streams))
     for target in PRESENT:
-        vector, out = load(target).vector, np.empty((n, outputs * d), np.float32)
+        vector, out = kernel(target), np.empty((n, outputs * d), np.float32)
         vector.mix_streams(x, streams, weights, out, 2)
         assert same_bits(out, stated[0])
         vector.mix_streams(x, streams, weights, out, 1, added, factors)
