@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any
 
+from benchmarks.server_peer import request_of
 from oxillama.errors import ConfigError
 
 PATH = "/v1/completions"
@@ -93,10 +94,7 @@ class Stream:
     """One client: its request, and the times at which parts of the answer come."""
 
     def __init__(self, port: int, body: Body) -> None:
-        text = json.dumps(body)
-        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        self.request = f"{head}Connection: close\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
-        self.port = port
+        self.request, self.port = request_of(PATH, json.dumps(body)), port
         self.times: list[float] = []
         self.n_events = 0
         self.tail = b""

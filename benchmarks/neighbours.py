@@ -226,11 +226,9 @@ def attack(port: int, name: str, count: Any, ready: Any, parent: int) -> None:
     if hasattr(os, "nice"):
         os.nice(BEHIND)
     make = ATTACKS[name]
-    n_kinds = 1 if name == "answers" else 20 if name == "bodies" else 12
-    made: dict[int, list[Request]] = {}
     shared = [make(0, n) for n in range(5)] if name == "bodies" else []
-    for client in range(CLIENTS):
-        made[client] = shared or [make(client, n) for n in range(n_kinds)]
+    n_kinds = 1 if name == "answers" else 12
+    made = [shared or [make(client, n) for n in range(n_kinds)] for client in range(CLIENTS)]
 
     def ask(client: int) -> None:
         n = client

@@ -59,7 +59,7 @@ class OxiLlama(Runner):
             )
         )
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         if self._session is not None:
             self._session.close()
         self._session = self._engine.session()
@@ -161,7 +161,7 @@ class LlamaCpp(Runner):
         self._tokens = (api.llama_token * self.n_batch)()
         self._vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         self._module.llama_memory_clear(self._module.llama_get_memory(self._context), True)
 
     def _forward(self, tokens: Sequence[int]) -> Logits:
@@ -215,11 +215,11 @@ class OxiLlamaPy(PromptRunner):
         except self._module.OxiLlamaError as error:
             raise LoadError(f"{self.model}: oxillama-py cannot load it: {error}") from error
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         self._engine.reset()
 
     def decode(self, n: int) -> float:
-        self._clear()
+        self.clear()
         times = self._times(n + 1)
         return (times[-1] - times[0]) * n / (len(times) - 1)
 

@@ -77,7 +77,7 @@ class Runner(ABC):
         start = self._clock()
         self._open()
         self.load_seconds = self._clock() - start
-        self._clear()
+        self.clear()
         logits = self._forward([1])
         self.first_token_seconds = self._clock() - start
         self.n_vocab = len(logits)
@@ -85,12 +85,8 @@ class Runner(ABC):
 
     def prefill(self, tokens: Sequence[int]) -> float:
         """Seconds to run ``tokens`` from an empty context, up to the last one's logits."""
-        self._clear()
+        self.clear()
         return self.extend(tokens)
-
-    def clear(self) -> None:
-        """Empty the context."""
-        self._clear()
 
     def extend(self, tokens: Sequence[int]) -> float:
         """Seconds to append ``tokens`` to the context, up to the last one's logits."""
@@ -130,6 +126,10 @@ class Runner(ABC):
         """Version of the engine, imported or not yet loaded."""
 
     @abstractmethod
+    def clear(self) -> None:
+        """Empty the context."""
+
+    @abstractmethod
     def close(self) -> None:
         """Free the model and its memory; may be called at any time."""
 
@@ -144,10 +144,6 @@ class Runner(ABC):
     @abstractmethod
     def _open(self) -> None:
         """Open the model with a float16 KV cache of ``context`` tokens."""
-
-    @abstractmethod
-    def _clear(self) -> None:
-        """Empty the context."""
 
     @abstractmethod
     def _forward(self, tokens: Sequence[int]) -> Logits:
@@ -172,7 +168,7 @@ class PromptRunner(Runner):
         self._import()
         return f"{self.module.replace('_', '-')} {self._module.__version__}"
 
-    def _clear(self) -> None: ...
+    def clear(self) -> None: ...
 
     def _forward(self, tokens: Sequence[int]) -> Logits:
         self._prompt = tokens

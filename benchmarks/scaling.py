@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks import runs
 from oxillama import InferenceEngine
@@ -35,6 +35,7 @@ from oxillama.apps.doctor.measure import Rates, buffer_bytes, measure_rates, sec
 from oxillama.errors import ConfigError
 from oxillama.models.thread_tuner import ThreadTuner
 
+T = TypeVar("T")
 DECODE = Metric("decode", "tokens/s", higher_is_better=True)
 PREFILL = Metric("prefill", "tokens/s", higher_is_better=True)
 LARGER = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -247,24 +248,29 @@ def measure(
         counted_kernels() as calls,
         InferenceEngine.from_gguf(args.model, num_threads=max(counts), context_size=size) as engine,
     ):
-        with engine.session() as session:
-            n_vocab = len(session.prefill([1]))
-        prompt, new = fixed_tokens(args.prompt, n_vocab), fixed_tokens(args.new, n_vocab)
         runner = engine.model.runner
         for i in range(args.warmup + args.rounds):
             for n in counts:
                 runner.tuner = ThreadTuner(n)
-                with engine.session() as session:
-                    told = [timed(calls, partial(session.prefill, prompt))]
-                    told += [timed(calls, partial(session.forward, token)) for token in new]
+                prompt, *new = each_pass(engine, args, partial(timed, calls))
                 found, _ = measure_rates(load(best().target), [n], n_bytes, 3)
                 if i >= args.warmup:
-                    prompts[n].append(told[0])
-                    steps[n] += told[1:]
+                    prompts[n].append(prompt)
+                    steps[n] += new
                     rates[n] += found
     parts = ("outside", "products", "others")
     passes = {n: (typical(steps[n], *parts), typical(prompts[n], *parts)) for n in counts}
     return passes, [typical(rates[n], "read", "products", "float_products") for n in counts]
+
+
+def each_pass(engine: Any, args: argparse.Namespace, told: Callable[[Callable[[], object]], T]) -> list[T]:
+    """What is told of a prefill, and of each decode step behind it."""
+    with engine.session() as session:
+        n_vocab = len(session.prefill([1]))
+    with engine.session() as session:
+        works = [partial(session.prefill, fixed_tokens(args.prompt, n_vocab))]
+        works += [partial(session.forward, token) for token in fixed_tokens(args.new, n_vocab)]
+        return [told(work) for work in works]
 
 
 def timed(calls: KernelCalls, work: Callable[[], object]) -> Pass:
@@ -327,13 +333,5 @@ def count_here(args: argparse.Namespace) -> dict[str, int]:
 
     size = args.prompt + args.new
     with InferenceEngine.from_gguf(args.model, num_threads=args.threads, context_size=size) as engine:
-        with engine.session() as session:
-            n_vocab = len(session.prefill([1]))
-        prompts, steps = [], []
-        for _ in range(3):
-            with engine.session() as session:
-                prompts.append(counted(partial(session.prefill, fixed_tokens(args.prompt, n_vocab))))
-                steps += [
-                    counted(partial(session.forward, token)) for token in fixed_tokens(args.new, n_vocab)
-                ]
-    return {"decode": max(steps), "prefill": max(prompts)}
+        found = [each_pass(engine, args, counted) for _ in range(3)]
+    return {"decode": max(max(steps) for _, *steps in found), "prefill": max(prompt for prompt, *_ in found)}

@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks import runs
 from benchmarks.server import serving
+from benchmarks.server_peer import request_of
 from oxillama import SchedulerConfig, demo
 from oxillama.compat.engine import InferenceEngine
 
@@ -190,9 +191,7 @@ class Clients:
         leaves: int | None,
     ) -> str:
         """Sends a request; what became of it. A client that leaves does so after so many lines."""
-        body = json.dumps(job.body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        writer.write(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        writer.write(request_of(path, json.dumps(job.body)))
         if leaves == 0:
             await asyncio.sleep(self.rng.random() / 50)
             return "gone"

@@ -100,6 +100,13 @@ def is_ready(port: int) -> bool:
         return False
 
 
+def request_of(path: str, text: str) -> bytes:
+    """A request with a body of JSON, over a connection of its own."""
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    body = text.encode()
+    return f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+
 def post(port: int, path: str, body: str | Mapping[str, Any]) -> HTTPConnection:
     """A connection on which a request with a body of JSON was sent."""
     connection = HTTPConnection("127.0.0.1", port)

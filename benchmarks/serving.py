@@ -115,7 +115,7 @@ class BatchedLlamaCpp(LlamaCpp):
 
     def prefill_all(self, prompts: Sequence[Sequence[int]]) -> None:
         """Empties the context and runs a prompt for each sequence, a few at a time."""
-        self._clear()
+        self.clear()
         for i, prompt in enumerate(prompts):
             self._decode([(token, at, i) for at, token in enumerate(prompt)])
 

@@ -226,7 +226,7 @@ class Clockwork(peers.Runner):
 
     def _open(self) -> None: ...
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         self.held = 0
 
     def _forward(self, tokens: Sequence[int]) -> peers.Logits:

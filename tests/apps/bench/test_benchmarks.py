@@ -221,7 +221,7 @@ class FakeEngine(peers.Runner):
     def _open(self) -> None:
         self.now += 2
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         self.now += 50  # not a part of prefill
         self.held = []
 
