@@ -126,7 +126,6 @@ def peer_of(path: Path, threads: int, engine: InferenceEngine) -> Any:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the table."""
     names = ["oxillama", "one at a time", "llama-cpp-python"]
     conditions = ("threads", "questions", "words", "batch_size")
     whole = runs.Run(args, *conditions, engines=("oxillama", "llama-cpp-python"))

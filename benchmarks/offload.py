@@ -53,7 +53,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`offload`: the parts that were asked for."""
     unknown = [part for part in args.parts if part not in PARTS]
     if unknown:
         raise ConfigError(f"parts: expected some of {', '.join(PARTS)}, got {unknown[0]}")

@@ -61,7 +61,6 @@ def engine_or_server(text: str) -> str | Path:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`serving`: prints what was asked for."""
     names = ("threads", "sequences", "new", "prefix", "long", "clients", "http_long", "waits", "mixed_prompt")
     with_engine = LlamaCpp.name in args.peer
     engines = ["oxillama", *(peer for peer in args.peer if isinstance(peer, str))]

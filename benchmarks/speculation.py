@@ -56,7 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`speculation`: the parts that were asked for."""
     unknown = [part for part in args.parts if part not in (*PARTS, OF_BLOCKS)]
     if unknown:
         raise ConfigError(f"parts: expected some of {', '.join((*PARTS, OF_BLOCKS))}, got {unknown[0]}")

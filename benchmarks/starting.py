@@ -88,7 +88,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`start`: see the module."""
     engines = runs.engines(args)
     if not Path("/proc/self/smaps_rollup").exists():
         raise ConfigError("start: expected a system with /proc/PID/smaps_rollup, which tells shared memory")
