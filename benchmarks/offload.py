@@ -15,16 +15,15 @@ import argparse
 import mmap
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import runs
-from benchmarks.timing import Subjects, alternate
+from benchmarks.timing import Subjects, alternate, in_new_process
 from oxillama.apps.bench.report import Metric, Row, rows
 from oxillama.apps.bench.run import fixed_tokens
 from oxillama.apps.doctor.measure import seconds
@@ -144,9 +143,7 @@ class Bench:
 
     def peak_of(self, budget: int | None) -> float:
         """MB of resident memory that a process of its own takes more than before it opened the model."""
-        given = self.args.model, budget, self.args.threads, self.args.packed
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-            return process.submit(taken_here, *given).result()
+        return in_new_process(taken_here, self.args.model, budget, self.args.threads, self.args.packed)
 
     def measured(self, part: str, subjects: Subjects) -> list[Row]:
         return self.whole.rows(subjects, (DECODE,), f"{self.whole.model} {part}")
