@@ -16,7 +16,7 @@ import statistics
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
@@ -156,8 +156,7 @@ def compare(whole: runs.Run, engine: InferenceEngine, port: int, n: int, new: in
     speed = Metric(f"{n} clients", "tok/s", True)
     extra = Metric(f"{n} clients, over the library", "us a token", False)
     last: dict[str, float] = {}
-
-    ways = {
+    ways: dict[str, Callable[[], object]] = {
         "library": partial(engine.generate_batch, [PROMPT] * n, max_tokens=new, **GREEDY),
         "server": partial(read_all, port, n, new),
     }

@@ -283,7 +283,8 @@ def metadata(shape: Shape) -> dict[str, Any]:
             found["rope.dimension_sections"] = [11, 11, 10, 0]
     if shape.windows is not None:
         found |= window_metadata(shape, shape.windows)
-    found |= FAMILY_KEYS.get(shape.family, lambda shape: {})(shape)
+    if shape.family in FAMILY_KEYS:
+        found |= FAMILY_KEYS[shape.family](shape)
     return found | {name: shape.key(name) for name in shape.keys}
 
 
