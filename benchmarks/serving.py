@@ -210,13 +210,13 @@ def first_tokens(engine: Any, length: int, n: int = 16) -> list[list[str]]:
 def worst_gap(engine: Any, length: int) -> list[list[str]]:
     """The longest that a running stream waits for a token while a long prompt is run beside it."""
     steps: list[tuple[float, int]] = []  # seconds and rows of prompts
-    tell = engine.metrics.step
+    tell = engine.metrics.stepped
 
-    def step(batch: Any, taken: float) -> None:
-        steps.append((taken, batch.n_prefill))
-        tell(batch, taken)
+    def stepped(batch: Any, now: float) -> None:
+        steps.append((batch.times.end - batch.times.propose, batch.n_prefill))
+        tell(batch, now)
 
-    engine.metrics.step = step
+    engine.metrics.stepped = stepped
     (long,) = prompts_of(1, engine.model.spec.n_vocab, length)
     stream = engine.stream(prompts_of(1, engine.model.spec.n_vocab)[0], max_tokens=None, window=None)
     for _ in range(4):
@@ -230,7 +230,7 @@ def worst_gap(engine: Any, length: int) -> list[list[str]]:
     other.join()
     total = time.perf_counter() - begun
     stream.close()
-    engine.metrics.step = tell
+    engine.metrics.stepped = tell
     mixed = [(taken, n) for taken, n in steps if n and taken < total / 2][1:]
     step_seconds = Summary.of([taken for taken, _ in mixed])
     gaps = np.diff(times)
