@@ -351,6 +351,15 @@ def test_rope_table_in_every_quadrant() -> None:
     assert np.allclose(table[:, 1, 1], np.sin(exact), atol=1e-7)
 
 
+def test_huge_angles_are_the_same_on_all_targets() -> None:
+    positions = [0, 1, -1, 2**31 - 1, -(2**31)]
+    frequencies = np.array([1.0, 3e5, 1e9, 1e300, np.inf, np.nan])
+    table = same_everywhere(lambda vector: rope_table(vector, positions, frequencies))
+    assert np.isnan(table[3, :, 2:]).all()
+    assert np.isfinite(table[:, :, :2]).all()
+    assert np.abs(table[:, :, :2]).max() <= 1.01
+
+
 @pytest.mark.parametrize("neox", [False, True])
 @pytest.mark.parametrize(
     ("heads", "dim", "n_rot", "width"), [(3, 32, 32, 96), (2, 20, 12, 50), (1, 7, 6, 7), (4, 16, 2, 64)]
