@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks import plot, runs, serving
 from benchmarks.peers import ENGINES, LlamaCpp, loaded
 from benchmarks.runner import Runner
-from oxillama.apps.bench.report import Metric, Row, Summary, rows
+from oxillama.apps.bench.report import Metric, Row, rows
 from oxillama.apps.bench.run import fixed_tokens
 from oxillama.errors import ConfigError
 from oxillama.gguf.model_file import ModelFile
@@ -135,9 +135,7 @@ def charts(along: Points, together: Points, sizes: Points) -> list[plot.Chart]:
     if together:
         found.append(chart(f"decoding together: {together[0][1].model}", "sequences", together))
     for kind in ("prefill", "decode"):
-        some = sorted(
-            ((x, row) for x, row in sizes if row.metric.name.startswith(kind)), key=lambda point: point[0]
-        )
+        some = [(x, row) for x, row in sizes if row.metric.name.startswith(kind)]
         if some:
             found.append(chart(some[0][1].metric.name, "parameters", some))
     return found
@@ -145,8 +143,5 @@ def charts(along: Points, together: Points, sizes: Points) -> list[plot.Chart]:
 
 def chart(title: str, x_name: str, points: Points) -> plot.Chart:
     """One line per engine."""
-    series: dict[str, list[tuple[float, Summary]]] = {}
-    for x, row in points:
-        for engine, samples in row.samples.items():
-            series.setdefault(engine, []).append((x, Summary.of(samples)))
-    return plot.Chart(title, x_name, "tokens / s", series)
+    each = ((engine, x, samples) for x, row in points for engine, samples in row.samples.items())
+    return plot.Chart.of(title, x_name, each)

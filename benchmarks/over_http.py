@@ -206,13 +206,9 @@ def charts(samples: Mapping[str, Mapping[str, Sequence[float]]]) -> list[plot.Ch
     """Tokens/s of the prompts, and of the streams, against the worst gap of the streams; a line a server."""
     found = []
     for metric in MIXED[1:3]:
-        series: dict[str, list[tuple[float, Summary]]] = {}
-        for name, values in samples.items():
-            gap = Summary.of(values[MIXED[-1].name]).median
-            point = gap, Summary.of(values[metric.name])
-            series.setdefault(name.partition(" ")[0], []).append(point)
-        points = {name: sorted(line, key=lambda point: point[0]) for name, line in series.items()}
-        found.append(
-            plot.Chart(f"{metric.name}, tokens / s", "worst gap of a stream, ms", "tokens / s", points)
-        )
+        points = [
+            (name.partition(" ")[0], Summary.of(values[MIXED[-1].name]).median, values[metric.name])
+            for name, values in samples.items()
+        ]
+        found.append(plot.Chart.of(f"{metric.name}, tokens / s", "worst gap of a stream, ms", points))
     return found
