@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,9 +14,8 @@ import numpy as np
 
 from benchmarks import runs
 from benchmarks.make_model import gguf_package
-from benchmarks.timing import alternate
 from oxillama import InferenceEngine, SamplerConfig
-from oxillama.apps.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric
 from oxillama.gguf.model_file import ModelFile
 
 METRICS = (Metric("decode", "ms a step", False),)
@@ -46,34 +44,30 @@ def write_adapter(model: Path, path: Path, rank: int, *, seed: int = 0) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `adapters`."""
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    parser.add_argument("--rank", type=runs.positive, default=16, help="default: %(default)s")
-    parser.add_argument("--new", type=runs.positive, default=24, help="tokens decoded (default: %(default)s)")
-    runs.add_threads(parser)
+    runs.add_model(parser)
+    runs.add_option(parser, "--rank", 16)
+    runs.add_option(parser, "--new", 24, "tokens decoded")
     runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Milliseconds of a step: one sequence with and without an adapter, eight with none, one, eight."""
-    runs.check_models([args.model])
-    whole = runs.Run("adapters", args, {"threads": args.threads, "new": args.new, "rank": args.rank})
+    whole = runs.Run(args, "threads", "new", "rank")
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"{i}.gguf" for i in range(SEQUENCES)]
         for seed, path in enumerate(paths):
             write_adapter(args.model, path, args.rank, seed=seed)
         engine = InferenceEngine.from_gguf(args.model, num_threads=args.threads, prefix_cache_bytes=0)
-        turn = partial(decode, engine, args.new)
-        eight = [[path] for path in paths]
-        subjects: dict[str, Callable[[], dict[str, float]]] = {
-            "1, none": lambda: turn([[]]),
-            "1, adapted": lambda: turn([[paths[0]]]),
-            f"{SEQUENCES}, none": lambda: turn([[]] * SEQUENCES),
-            f"{SEQUENCES}, one adapter": lambda: turn([[paths[0]]] * SEQUENCES),
-            f"{SEQUENCES}, an adapter each": lambda: turn(eight),
+        adapters: dict[str, list[list[Path]]] = {
+            "1, none": [[]],
+            "1, adapted": [[paths[0]]],
+            f"{SEQUENCES}, none": [[]] * SEQUENCES,
+            f"{SEQUENCES}, one adapter": [[paths[0]]] * SEQUENCES,
+            f"{SEQUENCES}, an adapter each": [[path] for path in paths],
         }
-        samples = alternate(subjects, rounds=args.rounds, warmup=args.warmup)
-    return whole.finish(rows(args.model.stem, samples, METRICS))
+        subjects = {name: partial(decode, engine, args.new, each) for name, each in adapters.items()}
+        found = whole.rows(subjects, METRICS)
+    return whole.finish(found)
 
 
 def decode(engine: InferenceEngine, n_tokens: int, adapters: list[list[Path]]) -> dict[str, float]:

@@ -14,15 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import runs
-from benchmarks.kernels import BANDWIDTH, PEAK_ROUNDS, RATE, timed, waking
-from benchmarks.timing import alternate
-from oxillama._kernels import Kernels, best, load
+from benchmarks import roofline, runs
+from oxillama._kernels import Kernels
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.memory import aligned_empty
-from oxillama.apps.bench.report import Metric, Row, Summary, align, round_ratios, spread
+from oxillama.apps.bench.report import Row
 from oxillama.base.formats import KV_PAIRS, KV_TYPES
-from oxillama.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -39,51 +36,20 @@ SHAPES = {"1.1B": Shape(32, 4, 64), "8B": Shape(32, 8, 128)}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", choices=SHAPES, action="append", help="repeatable; default: all")
-    parser.add_argument(
-        "--kv-type", choices=KV_PAIRS, metavar="TYPE", action="append", help="repeatable; default: all"
-    )
-    parser.add_argument("--target", help="instruction set (default: the one the package would pick)")
-    runs.add_threads(parser)
-    parser.add_argument(
-        "--context", type=int, default=8192, help="positions when decoding (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--prompt", type=int, default=2048, help="tokens of the prefill (default: %(default)s)"
-    )
-    parser.add_argument("--page-size", type=int, default=16, help="default: %(default)s")
-    parser.add_argument(
-        "--megabytes", type=float, default=96.0, help="pages that are read (default: %(default)s)"
-    )
-    runs.add_arguments(parser)
+    what = "repeatable; default: all"
+    parser.add_argument("--kv-type", choices=KV_PAIRS, metavar="TYPE", action="append", help=what)
+    runs.add_option(parser, "--context", 8192, "positions when decoding", type=int)
+    runs.add_option(parser, "--prompt", 2048, "tokens of the prefill", type=int)
+    runs.add_option(parser, "--page-size", 16, type=int)
+    roofline.add_arguments(parser, "pages that are read")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints a line per shape and KV type: rates, and shares of the rooflines."""
-    for name in ("context", "prompt", "page_size", "megabytes"):
-        if not 0 < getattr(args, name) < 1e6:
-            raise ConfigError(f"--{name.replace('_', '-')}: expected at least 1, got {getattr(args, name)}")
-    kernels = load(args.target) if args.target else best()
-    options = {
-        name: getattr(args, name) for name in ("threads", "context", "prompt", "page_size", "megabytes")
-    }
-    options["target"] = kernels.target
-    whole = runs.Run("attention", args, options)
-    lines = [["shape", "KV", "read, GB/s", "decode, GB/s", "share of the read"]]
-    lines[0] += ["peak, GMAC/s", "prefill, GMAC/s", "share of the peak"]
-    results: list[Row] = []
-    for shape in args.shape or SHAPES:
-        for kv_type in args.kv_type or KV_TYPES:
-            found = [decode(kernels, shape, kv_type, args), prefill(kernels, shape, kv_type, args)]
-            results += found
-            lines.append([shape, kv_type, *(cell for row in found for cell in cells(row))])
-    return whole.finish(results, align(lines))
-
-
-def cells(row: Row) -> list[str]:
-    """Roofline, rate, and the median of the rounds' shares."""
-    rate, roofline = row.samples.values()
-    shares = Summary.of(round_ratios(rate, roofline))
-    return [*(f"{Summary.of(values).median:.1f}" for values in (roofline, rate)), spread(shares, 2)]
+    rooflines = roofline.Rooflines(args, "context", "prompt", "page_size", "megabytes")
+    cases = [(shape, kv) for shape in args.shape or SHAPES for kv in args.kv_type or KV_TYPES]
+    found = [(case, [decode(rooflines, *case, args), prefill(rooflines, *case, args)]) for case in cases]
+    return rooflines.finish(["shape", "KV"], found)
 
 
 class Pages:
@@ -131,53 +97,20 @@ def types_of(kv_type: str) -> tuple[int, int]:
     return KV_TYPES[keys], KV_TYPES[values]
 
 
-def decode(kernels: Kernels, name: str, kv_type: str, args: argparse.Namespace) -> Row:
+def decode(rooflines: roofline.Rooflines, name: str, kv_type: str, args: argparse.Namespace) -> Row:
     """GB/s of keys and values that one token's attention reads at the end of a context; of plain reading."""
-    one = kernels.attention.KvShape(
-        1,
-        SHAPES[name].kv_heads,
-        SHAPES[name].head_dim,
-        SHAPES[name].head_dim,
-        *types_of(kv_type),
-        args.page_size,
-    )
+    kernels, shape = rooflines.kernels, SHAPES[name]
+    dims = shape.kv_heads, shape.head_dim, shape.head_dim
+    one = kernels.attention.KvShape(1, *dims, *types_of(kv_type), args.page_size)
     n_layers = max(1, round(args.megabytes * 1e6 / (one.page_bytes * args.context / args.page_size)))
-    pages = Pages(kernels, SHAPES[name], kv_type, n_layers, args.context, args.page_size)
-    wake = waking(kernels, args.threads)
-    turns = {
-        "kernel": timed(wake, pages.attending(1, args.threads)),
-        "read": timed(wake, lambda: kernels.roofline.read_bytes(pages.memory, args.threads)),
-    }
-    return rates(
-        f"{name} {kv_type}",
-        BANDWIDTH,
-        turns,
-        dict.fromkeys(turns, float(pages.memory.nbytes)),
-        args,
-    )
+    pages = Pages(kernels, shape, kv_type, n_layers, args.context, args.page_size)
+    work, n_bytes = pages.attending(1, args.threads), float(pages.memory.nbytes)
+    return rooflines.beside_read(f"{name} {kv_type}", work, n_bytes, pages.memory)
 
 
-def prefill(kernels: Kernels, name: str, kv_type: str, args: argparse.Namespace) -> Row:
+def prefill(rooflines: roofline.Rooflines, name: str, kv_type: str, args: argparse.Namespace) -> Row:
     """Billions of multiply-adds a second when a whole prompt attends, and from registers."""
     shape = SHAPES[name]
-    pages = Pages(kernels, shape, kv_type, 1, args.prompt, args.page_size)
-    wake = waking(kernels, args.threads)
-    turns = {
-        "kernel": timed(wake, pages.attending(args.prompt, args.threads)),
-        "peak": timed(wake, lambda: kernels.roofline.float_products(PEAK_ROUNDS, args.threads)),
-    }
+    pages = Pages(rooflines.kernels, shape, kv_type, 1, args.prompt, args.page_size)
     products = args.prompt * (args.prompt + 1) / 2 * shape.n_heads * 2 * shape.head_dim
-    peak = kernels.roofline.float_products(PEAK_ROUNDS, args.threads)
-    return rates(f"{name} {kv_type}", RATE, turns, {"kernel": products, "peak": peak}, args)
-
-
-def rates(
-    model: str,
-    metric: Metric,
-    turns: dict[str, Callable[[], dict[str, float]]],
-    work: dict[str, float],
-    args: argparse.Namespace,
-) -> Row:
-    """Billions of each turn's work in a second."""
-    taken = alternate(turns, rounds=args.rounds, warmup=args.warmup)
-    return Row(model, metric, {who: [work[who] / s / 1e9 for s in taken[who]["s"]] for who in turns})
+    return rooflines.beside_peak(f"{name} {kv_type}", pages.attending(args.prompt, args.threads), products)

@@ -11,14 +11,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from benchmarks import runs
-from benchmarks.peers import ENGINES, Runner
-from benchmarks.timing import alternate
-from oxillama.apps.bench.report import Metric, Row, rows
+from benchmarks.peers import loaded
+from benchmarks.runner import Runner
+from oxillama.apps.bench.report import Metric, Row
 from oxillama.apps.bench.run import fixed_tokens
 from oxillama.errors import ConfigError
 
@@ -39,14 +39,10 @@ METRICS = [
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `busy`."""
-    runs.add_engine_arguments(parser)
-    parser.add_argument("--prompt", type=runs.positive, default=512, help="tokens (default: %(default)s)")
-    parser.add_argument("--new", type=runs.positive, default=48, help="tokens decoded (default: %(default)s)")
-    parser.add_argument(
-        "--seconds", type=float, default=10.0, help="most to decode in one go (default: %(default)s)"
-    )
-    parser.add_argument("--spinning", type=runs.positive, default=1, help="processes (default: %(default)s)")
+    runs.add_engine_arguments(parser, new=48)
+    runs.add_option(parser, "--prompt", 512, "tokens")
+    runs.add_option(parser, "--seconds", 10.0, "most to decode in one go", type=float)
+    runs.add_option(parser, "--spinning", 1, "processes")
     parser.add_argument("--pin", action="store_true", help="keep each of them on one core")
     runs.add_arguments(parser)
 
@@ -54,45 +50,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """`busy`: quiet and busy speeds of each engine, and the share kept."""
     engines = runs.engines(args)
-    runs.check_models(args.model)
     if not args.seconds > 0:
         raise ConfigError(f"--seconds: expected a number above 0, got {args.seconds}")
     if args.pin and not hasattr(os, "sched_setaffinity"):
         raise ConfigError("--pin: this system does not keep processes on a core")
     names = ("threads", "prompt", "new", "seconds", "spinning", "pin")
-    whole = runs.Run("busy", args, {name: getattr(args, name) for name in names}, engines)
+    whole = runs.Run(args, *names, engines=engines)
     results: list[Row] = []
     for model in args.model:
-        results += measure(model, engines, args)
+        with loaded(engines, model, args.threads, args.prompt + args.new) as runners:
+            turns = {runner.name: partial(turn, runner, args) for runner in runners}
+            results += whole.rows(turns, METRICS, model.stem)
     return whole.finish(results)
 
 
-def measure(model: Path, engines: Sequence[str], args: argparse.Namespace) -> list[Row]:
-    """Rows of one model."""
-    with ExitStack() as stack:
-        turns = {}
-        for name in engines:
-            runner = ENGINES[name](model, args.threads, args.prompt + args.new)
-            stack.callback(runner.close)
-            runner.load()
-            turns[name] = turn(runner, args)
-        return rows(model.stem, alternate(turns, rounds=args.rounds, warmup=args.warmup), METRICS)
-
-
-def turn(runner: Runner, args: argparse.Namespace) -> Callable[[], dict[str, float]]:
+def turn(runner: Runner, args: argparse.Namespace) -> dict[str, float]:
     """Speeds on the quiet machine, on the busy one, and their ratios in percent."""
-
-    def both() -> dict[str, float]:
-        quiet = speeds(runner, args.prompt, args.new, args.seconds)
-        with spinning(args.spinning, pin=args.pin):
-            busy = speeds(runner, args.prompt, args.new, args.seconds)
-        found = {}
-        for kind in ("prefill", "decode"):
-            found[f"{kind}, quiet"], found[f"{kind}, busy"] = quiet[kind], busy[kind]
-            found[f"{kind}, share kept"] = 100 * busy[kind] / quiet[kind]
-        return found
-
-    return both
+    quiet = speeds(runner, args.prompt, args.new, args.seconds)
+    with spinning(args.spinning, pin=args.pin):
+        busy = speeds(runner, args.prompt, args.new, args.seconds)
+    found = {}
+    for kind in ("prefill", "decode"):
+        found[f"{kind}, quiet"], found[f"{kind}, busy"] = quiet[kind], busy[kind]
+        found[f"{kind}, share kept"] = 100 * busy[kind] / quiet[kind]
+    return found
 
 
 def speeds(runner: Runner, prompt: int, new: int, seconds: float) -> dict[str, float]:

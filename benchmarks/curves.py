@@ -8,15 +8,15 @@ only through the shortest context, for the curve against their parameters.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import plot, runs, serving
-from benchmarks.peers import ENGINES, LlamaCpp, Runner
-from benchmarks.timing import alternate
-from oxillama.apps.bench.report import Metric, Row, Summary, rows
+from benchmarks.peers import ENGINES, LlamaCpp, loaded
+from benchmarks.runner import Runner
+from oxillama.apps.bench.report import Metric, Row, rows
 from oxillama.apps.bench.run import fixed_tokens
 from oxillama.errors import ConfigError
 from oxillama.gguf.model_file import ModelFile
@@ -31,16 +31,13 @@ Points = list[tuple[float, Row]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `curves`."""
-    runs.add_engine_arguments(parser)
+    runs.add_engine_arguments(parser, new=16)
     counts: dict[str, Any] = {"type": runs.positive, "nargs": "*", "metavar": "N"}
     parser.add_argument("--context", help=f"tokens; default: {CONTEXTS}", **counts)
     parser.add_argument("--batch", help=f"sequences; default: {BATCHES}", **counts)
-    parser.add_argument("--new", type=runs.positive, default=16, help="tokens decoded (default: %(default)s)")
     parser.add_argument("--short", action="store_true", help=f"defaults: {SHORT_CONTEXTS}, {SHORT_BATCHES}")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw the curves: .svg, or with matplotlib .png"
-    )
+    what = "draw the curves: .svg, or with matplotlib .png"
+    parser.add_argument("--plot", type=Path, metavar="FILE", help=what)
     runs.add_arguments(parser)
 
 
@@ -51,7 +48,6 @@ def run(args: argparse.Namespace) -> int:
     if args.batch is None:
         args.batch = SHORT_BATCHES if args.short else BATCHES
     engines = runs.engines(args)
-    runs.check_models(args.model)
     if not args.context and not args.batch:
         raise ConfigError("--context, --batch: expected sizes, got none of either")
     unable = [name for name in engines if not ENGINES[name].appends]
@@ -59,16 +55,15 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--engine: expected engines that append to a context, got {unable[0]}")
     if args.plot is not None:
         plot.check(args.plot)
-    conditions = {name: getattr(args, name) for name in ("threads", "new", "context", "batch")}
-    whole = runs.Run("curves", args, conditions, engines)
-    along = context_curve(args.model[0], engines, sorted(set(args.context)), args) if args.context else []
-    together = batch_curve(args.model[0], engines, sorted(set(args.batch)), args) if args.batch else []
+    whole = runs.Run(args, "threads", "new", "context", "batch", engines=engines)
+    along = context_curve(args.model[0], whole, sorted(set(args.context)), args) if args.context else []
+    together = batch_curve(args.model[0], whole, sorted(set(args.batch)), args) if args.batch else []
     sizes: Points = []
     if args.context and len(args.model) > 1:
         shortest = min(args.context)
         sizes = [(parameters(args.model[0]), row) for at, row in along if at == shortest]
         for model in args.model[1:]:
-            sizes += [(parameters(model), row) for _, row in context_curve(model, engines, [shortest], args)]
+            sizes += [(parameters(model), row) for _, row in context_curve(model, whole, [shortest], args)]
     known = {id(row) for _, row in along}
     results = [row for _, row in [*along, *together]] + [row for _, row in sizes if id(row) not in known]
     if args.plot is not None:
@@ -76,18 +71,12 @@ def run(args: argparse.Namespace) -> int:
     return whole.finish(results)
 
 
-def context_curve(
-    model: Path, engines: Sequence[str], contexts: Sequence[int], args: argparse.Namespace
-) -> Points:
+def context_curve(model: Path, whole: runs.Run, contexts: Sequence[int], args: argparse.Namespace) -> Points:
     """Speed of prompts as long as each context, and of decoding behind them."""
-    with ExitStack() as stack:
-        turns = {}
-        for name in engines:
-            runner = ENGINES[name](model, args.threads, contexts[-1] + args.new)
-            stack.callback(runner.close)
-            runner.load()
-            turns[name] = context_turn(runner, contexts, args.new)
-        samples = alternate(turns, rounds=args.rounds, warmup=args.warmup)
+    with loaded(whole.engines, model, args.threads, contexts[-1] + args.new) as runners:
+        samples = whole.alternate(
+            {each.name: partial(context_turn, each, contexts, args.new) for each in runners}
+        )
     found: Points = []
     for kind in ("prefill", "decode"):
         for at in contexts:
@@ -96,32 +85,26 @@ def context_curve(
     return found
 
 
-def context_turn(runner: Runner, contexts: Sequence[int], new: int) -> Callable[[], dict[str, float]]:
+def context_turn(runner: Runner, contexts: Sequence[int], new: int) -> dict[str, float]:
     """One pass through all contexts; what was decoded at one counts as context of the next."""
-
-    def turn() -> dict[str, float]:
-        found = {}
-        runner.clear()
-        held, prompt, spent = 0, 0, 0.0
-        for at in contexts:
-            more = fixed_tokens(max(1, at - held), runner.n_vocab)
-            spent += runner.extend(more)
-            prompt += len(more)
-            found[f"prefill, context {at}"] = prompt / spent
-            found[f"decode, context {at}"] = new / runner.decode(new)
-            held += len(more) + new
-        return found
-
-    return turn
+    found = {}
+    runner.clear()
+    held, prompt, spent = 0, 0, 0.0
+    for at in contexts:
+        more = fixed_tokens(max(1, at - held), runner.n_vocab)
+        spent += runner.extend(more)
+        prompt += len(more)
+        found[f"prefill, context {at}"] = prompt / spent
+        found[f"decode, context {at}"] = new / runner.decode(new)
+        held += len(more) + new
+    return found
 
 
-def batch_curve(
-    model: Path, engines: Sequence[str], batches: Sequence[int], args: argparse.Namespace
-) -> Points:
+def batch_curve(model: Path, whole: runs.Run, batches: Sequence[int], args: argparse.Namespace) -> Points:
     """Tokens per second of so many sequences decoding together, as in `serving`."""
     most = (serving.PROMPT + args.new + 1) * batches[-1]
     peer = None
-    if LlamaCpp.name in engines:
+    if LlamaCpp.name in whole.engines:
         peer = serving.BatchedLlamaCpp(model, args.threads, max(512, most))
         peer.load()
     engine = serving.make_engine(model, args.threads, max(512, serving.PROMPT + args.new + 1))
@@ -129,9 +112,7 @@ def batch_curve(
         return [
             (n, row)
             for n in batches
-            for row in serving.measure_decoding(
-                engine, peer, n, args.new, args.rounds, warmup=args.warmup, model=model.stem
-            )
+            for row in serving.measure_decoding(whole, engine, peer, n, args.new, model.stem)
         ]
     finally:
         if peer is not None:
@@ -154,9 +135,7 @@ def charts(along: Points, together: Points, sizes: Points) -> list[plot.Chart]:
     if together:
         found.append(chart(f"decoding together: {together[0][1].model}", "sequences", together))
     for kind in ("prefill", "decode"):
-        some = sorted(
-            ((x, row) for x, row in sizes if row.metric.name.startswith(kind)), key=lambda point: point[0]
-        )
+        some = [(x, row) for x, row in sizes if row.metric.name.startswith(kind)]
         if some:
             found.append(chart(some[0][1].metric.name, "parameters", some))
     return found
@@ -164,8 +143,5 @@ def charts(along: Points, together: Points, sizes: Points) -> list[plot.Chart]:
 
 def chart(title: str, x_name: str, points: Points) -> plot.Chart:
     """One line per engine."""
-    series: dict[str, list[tuple[float, Summary]]] = {}
-    for x, row in points:
-        for engine, samples in row.samples.items():
-            series.setdefault(engine, []).append((x, Summary.of(samples)))
-    return plot.Chart(title, x_name, "tokens / s", series)
+    each = ((engine, x, samples) for x, row in points for engine, samples in row.samples.items())
+    return plot.Chart.of(title, x_name, each)

@@ -24,18 +24,15 @@ LOSS = Metric("log loss", "nats", False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `decisions`."""
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
+    runs.add_model(parser)
     parser.add_argument("--template", help="name or file of the chat template (default: the model's)")
     parser.add_argument("--cases", type=Path, default=CASES, help="labelled texts (default: 200 of them)")
-    runs.add_threads(parser)
     runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints a line for each readout and number of orders: the share of right answers and the log loss."""
-    runs.check_models([args.model])
-    whole = runs.Run("decisions", args, {"template": args.template, "cases": args.cases.name})
+    whole = runs.Run(args, "template", "cases", cases=args.cases.name)
     kinds = json.loads(args.cases.read_text(encoding="utf-8"))
     lines, found = [["readout, orders", *(kind["kind"] for kind in kinds)]], []
     options: dict[str, Any] = {} if args.template is None else {"chat_template": args.template}

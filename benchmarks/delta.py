@@ -14,14 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks import runs
-from benchmarks.attention import cells, rates
-from benchmarks.kernels import BANDWIDTH, PEAK_ROUNDS, RATE, timed, waking
-from oxillama._kernels import Kernels, best, load
+from benchmarks import roofline, runs
+from oxillama._kernels import Kernels
 from oxillama._kernels.memory import aligned_empty
 from oxillama._kernels.recurrent.state_batch import StateBatch
-from oxillama.apps.bench.report import Row, align
-from oxillama.errors import ConfigError
+from oxillama.apps.bench.report import Row
 
 PRODUCTS = 4
 """Multiplications for each number of the state and token."""
@@ -50,34 +47,16 @@ SHAPES = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", choices=SHAPES, action="append", help="repeatable; default: all")
-    parser.add_argument("--target", help="instruction set (default: the one the package would pick)")
-    runs.add_threads(parser)
-    parser.add_argument(
-        "--prompt", type=int, default=512, help="tokens of the prefill (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--megabytes", type=float, default=96.0, help="states that are read (default: %(default)s)"
-    )
-    runs.add_arguments(parser)
+    runs.add_option(parser, "--prompt", 512, "tokens of the prefill", type=int)
+    roofline.add_arguments(parser, "states that are read")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints a line per shape: rates, and shares of the rooflines."""
-    for name in ("prompt", "megabytes"):
-        if not 0 < getattr(args, name) < 1e6:
-            raise ConfigError(f"--{name}: expected at least 1, got {getattr(args, name)}")
-    kernels = load(args.target) if args.target else best()
-    options = {name: getattr(args, name) for name in ("threads", "prompt", "megabytes")}
-    options["target"] = kernels.target
-    whole = runs.Run("delta", args, options)
-    lines = [["shape", "read, GB/s", "decode, GB/s", "share of the read"]]
-    lines[0] += ["peak, GMAC/s", "prefill, GMAC/s", "share of the peak"]
-    results: list[Row] = []
-    for name in args.shape or SHAPES:
-        found = [decode(kernels, name, args), prefill(kernels, name, args)]
-        results += found
-        lines.append([name, *(cell for row in found for cell in cells(row))])
-    return whole.finish(results, align(lines))
+    rooflines = roofline.Rooflines(args, "prompt", "megabytes")
+    names = args.shape or SHAPES
+    found = [([name], [decode(rooflines, name, args), prefill(rooflines, name, args)]) for name in names]
+    return rooflines.finish(["shape"], found)
 
 
 def scanning(
@@ -110,26 +89,16 @@ def states_of(shape: Shape, layers: int) -> np.ndarray:
     return memory
 
 
-def decode(kernels: Kernels, name: str, args: argparse.Namespace) -> Row:
+def decode(rooflines: roofline.Rooflines, name: str, args: argparse.Namespace) -> Row:
     """GB/s of states that one token reads and writes in all layers; of plain reading."""
     shape = SHAPES[name]
     memory = states_of(shape, max(1, round(args.megabytes * 1e6 / (4 * shape.state_floats))))
-    raw, wake = memory.reshape(-1).view(np.uint8), waking(kernels, args.threads)
-    turns = {
-        "kernel": timed(wake, scanning(kernels, shape, memory, 1, args.threads)),
-        "read": timed(wake, lambda: kernels.roofline.read_bytes(raw, args.threads)),
-    }
-    return rates(name, BANDWIDTH, turns, {"kernel": 2.0 * raw.nbytes, "read": float(raw.nbytes)}, args)
+    work = scanning(rooflines.kernels, shape, memory, 1, args.threads)
+    return rooflines.beside_read(name, work, 2.0 * memory.nbytes, memory.reshape(-1).view(np.uint8))
 
 
-def prefill(kernels: Kernels, name: str, args: argparse.Namespace) -> Row:
+def prefill(rooflines: roofline.Rooflines, name: str, args: argparse.Namespace) -> Row:
     """Billions of multiplications a second when one layer scans a whole prompt, and from registers."""
     shape = SHAPES[name]
-    memory, wake = states_of(shape, 1), waking(kernels, args.threads)
-    turns = {
-        "kernel": timed(wake, scanning(kernels, shape, memory, args.prompt, args.threads)),
-        "peak": timed(wake, lambda: kernels.roofline.float_products(PEAK_ROUNDS, args.threads)),
-    }
-    products = float(PRODUCTS * args.prompt * shape.state_floats)
-    peak = kernels.roofline.float_products(PEAK_ROUNDS, args.threads)
-    return rates(name, RATE, turns, {"kernel": products, "peak": peak}, args)
+    work = scanning(rooflines.kernels, shape, states_of(shape, 1), args.prompt, args.threads)
+    return rooflines.beside_peak(name, work, float(PRODUCTS * args.prompt * shape.state_floats))

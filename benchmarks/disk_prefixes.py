@@ -6,76 +6,55 @@ Each turn is a process of its own. It loads the model, packs all weights, and th
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
+import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks import runs
-from benchmarks.timing import alternate
-from oxillama.apps.bench.report import Metric, rows
+from benchmarks.timing import in_new_process
+from oxillama import InferenceEngine
+from oxillama.apps.bench.report import Metric
 
 METRIC = Metric("first token", "ms", False)
 
-CHILD = """
-import json, sys, time
-from oxillama import InferenceEngine
-model, folder, threads, n = json.loads(sys.argv[1])
-context = {"num_threads": threads, "context_size": n + 64, "prefix_cache_dir": folder}
-with InferenceEngine.from_gguf(model, progress=lambda *tensor: None, **context) as engine:
-    prompt = [100 + i * 7 % (engine.model.spec.n_vocab - 100) for i in range(n)]
-    begun = time.perf_counter()
-    done = engine.stream(prompt, temperature=0, max_tokens=1).result()
-    print(json.dumps([1e3 * (time.perf_counter() - begun), done.usage.cached_tokens, done.tokens]))
-"""
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `disk-prefixes`."""
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    parser.add_argument(
-        "--prompt", type=runs.positive, default=1000, help="tokens of the prompt (default: %(default)s)"
-    )
-    runs.add_threads(parser)
+    runs.add_model(parser)
+    runs.add_option(parser, "--prompt", 1000, "tokens of the prompt")
     runs.add_arguments(parser, rounds=5, warmup=0)
 
 
 def run(args: argparse.Namespace) -> int:
     """Milliseconds to the first token: without a folder, with an empty one, with one that has the prompt."""
-    runs.check_models([args.model])
-    whole = runs.Run("disk-prefixes", args, {"threads": args.threads, "prompt": args.prompt})
+    whole = runs.Run(args, "threads", "prompt")
     with tempfile.TemporaryDirectory() as folder:
         filled = Path(folder, "filled")
-        expected = turn(args, filled)[1:]
+        expected = in_new_process(first_answer, args.model, filled, args.threads, args.prompt)[2]
         n_turns = 0
 
         def first_token(kind: str) -> dict[str, float]:
             nonlocal n_turns
             n_turns += 1
             where = {"from the disk": filled, "written": Path(folder, str(n_turns)), "run": None}[kind]
-            milliseconds, n_known, tokens = turn(args, where)
-            assert tokens == expected[1] and (n_known > 0) == (kind == "from the disk")
+            given = args.model, where, args.threads, args.prompt
+            milliseconds, n_known, tokens = in_new_process(first_answer, *given)
+            assert tokens == expected and (n_known > 0) == (kind == "from the disk")
             return {METRIC.name: milliseconds}
 
         kinds = ("from the disk", "written", "run")
-        samples = alternate(
-            {kind: lambda kind=kind: first_token(kind) for kind in kinds},  # type: ignore[misc]
-            rounds=args.rounds,
-            warmup=args.warmup,
-        )
+        samples = whole.alternate({kind: partial(first_token, kind) for kind in kinds})
         held = sum(file.stat().st_size for file in filled.iterdir())
     print(f"{held / 1e6:.1f} MB in the folder")
-    found = rows(args.model.stem, {name: samples[name] for name in ("from the disk", "run")}, (METRIC,))
-    found += rows(args.model.stem, {name: samples[name] for name in ("written", "run")}, (METRIC,))
-    return whole.finish(found)
+    return whole.finish(whole.pairs(samples, METRIC, ("from the disk", "run"), ("written", "run")))
 
 
-def turn(args: argparse.Namespace, folder: Path | None) -> tuple[float, int, list[int]]:
-    """Milliseconds to the first token in a process of its own, tokens that were not run, and the token."""
-    told = [str(args.model), None if folder is None else str(folder), args.threads, args.prompt]
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(told)], check=True, capture_output=True, text=True
-    )
-    milliseconds, n_known, tokens = json.loads(done.stdout)
-    return milliseconds, n_known, tokens
+def first_answer(model: Path, folder: Path | None, threads: int, n: int) -> tuple[float, int, list[int]]:
+    """Milliseconds to the first token in this process, tokens that were not run, and the token."""
+    context: dict[str, Any] = {"num_threads": threads, "context_size": n + 64, "prefix_cache_dir": folder}
+    with InferenceEngine.from_gguf(model, progress=lambda *tensor: None, **context) as engine:
+        prompt = [100 + i * 7 % (engine.model.spec.n_vocab - 100) for i in range(n)]
+        begun = time.perf_counter()
+        done = engine.stream(prompt, temperature=0, max_tokens=1).result()
+        return 1e3 * (time.perf_counter() - begun), done.usage.cached_tokens, done.tokens

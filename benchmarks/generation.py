@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
 
 from benchmarks import runs
 from benchmarks.grammar_texts import JSON
-from benchmarks.timing import alternate
 from oxillama import InferenceEngine, SamplerConfig
-from oxillama.apps.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric
 from oxillama.errors import ConfigError
 from oxillama.text.grammar import Grammar
 
@@ -23,10 +21,8 @@ METRICS = (Metric("decode", "ms a token", False), Metric("whole", "ms a token", 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `generation`."""
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    runs.add_threads(parser)
-    parser.add_argument("--new", type=int, default=32, help="tokens decoded (default: %(default)s)")
+    runs.add_model(parser)
+    runs.add_option(parser, "--new", 32, "tokens decoded", type=int)
     runs.add_arguments(parser)
 
 
@@ -34,19 +30,13 @@ def run(args: argparse.Namespace) -> int:
     """Milliseconds of a token, constrained and free: of a step, and of the call with all it does."""
     if args.new < 2:
         raise ConfigError(f"--new: expected at least 2, got {args.new}")
-    runs.check_models([args.model])
-    conditions = {"threads": args.threads, "new": args.new}
-    whole = runs.Run("generation", args, conditions)
+    whole = runs.Run(args, "threads", "new")
     engine = InferenceEngine.from_gguf(args.model, num_threads=args.threads)
-    samples = alternate(
-        {
-            "JSON grammar": lambda: turn(engine, constrained(args.new), args.new),
-            "free": lambda: turn(engine, SamplerConfig(seed=1, min_tokens=args.new), args.new),
-        },
-        rounds=args.rounds,
-        warmup=args.warmup,
-    )
-    return whole.finish(rows(args.model.stem, samples, METRICS))
+    subjects = {
+        "JSON grammar": lambda: turn(engine, constrained(args.new), args.new),
+        "free": lambda: turn(engine, SamplerConfig(seed=1, min_tokens=args.new), args.new),
+    }
+    return whole.finish(whole.rows(subjects, METRICS))
 
 
 def constrained(n_tokens: int) -> SamplerConfig:

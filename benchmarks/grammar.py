@@ -11,8 +11,8 @@ import argparse
 import gc
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from benchmarks import grammar_schemas, runs
 from benchmarks.grammar_engines import ENGINES, Engine, Oxillama
 from benchmarks.grammar_texts import CASES, Case
 from oxillama.apps.bench.report import Metric, Row, align
+from oxillama.apps.doctor.measure import seconds
 from oxillama.text.chat.bridge import TokenizerBridge
 from oxillama.text.grammar import JsonSchemaCompiler, Vocabulary, apply_grammar_mask
 
@@ -43,11 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints one line per grammar and engine, then what does not depend on a grammar."""
-    names = ["oxillama", *args.peer]
-    conditions: dict[str, Any] = {"vocab": args.vocab.stem, "case": args.case}
-    conditions |= {"schemas": str(args.schemas or ""), "models": args.models, "only": args.only}
-    conditions["any_order"] = args.any_order
-    whole = runs.Run("grammar", args, conditions, names)
+    names, conditions = ["oxillama", *args.peer], ("vocab", "case", "schemas", "models", "only", "any_order")
+    shown_as = {"vocab": args.vocab.stem, "schemas": str(args.schemas or "")}
+    whole = runs.Run(args, *conditions, engines=names, **shown_as)
     tokenizer = TokenizerBridge.from_gguf(args.vocab)
     tokenizer.vocab_bytes()
     if args.schemas or args.models:
@@ -86,7 +85,7 @@ def of_schemas(args: argparse.Namespace, engines: dict[str, Engine], whole: runs
 
 def case_rows(case: str, times: dict[str, Times]) -> list[Row]:
     """A grammar's rows: the rounds' means."""
-    compiled = {name: [1e3 * seconds for seconds in found.compile] for name, found in times.items()}
+    compiled = {name: [1e3 * spent for spent in found.compile] for name, found in times.items()}
     first = {name: [1e6 * float(np.mean(masks)) for masks in found.first] for name, found in times.items()}
     again = {name: [1e6 * float(np.mean(masks)) for masks in found.again] for name, found in times.items()}
     return [
@@ -121,19 +120,12 @@ def shown(times: Times) -> list[str]:
 
 def print_constants(tokenizer: TokenizerBridge) -> None:
     """Time and memory of a vocabulary, time to apply masks."""
-    best = np.inf
-    for _ in range(5):
-        start = time.perf_counter()
-        vocabulary = Vocabulary.from_tokenizer(tokenizer)
-        best = min(best, time.perf_counter() - start)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    best = min(seconds(partial(Vocabulary.from_tokenizer, tokenizer)) for _ in range(5))
     print(f"vocabulary: {best * 1e3:.0f} ms, {vocabulary.n_bytes / 1e6:.1f} MB")
     rng = np.random.default_rng(0)
     for share in (0.0, 0.01, 0.5, 0.97):
         mask = np.packbits(rng.random(32 * vocabulary.n_words) < share, bitorder="little").view(np.uint32)
         logits = np.zeros(vocabulary.n_vocab, np.float32)
-        apply_times = []
-        for _ in range(200):
-            start = time.perf_counter()
-            apply_grammar_mask(logits, mask)
-            apply_times.append(time.perf_counter() - start)
+        apply_times = [seconds(partial(apply_grammar_mask, logits, mask)) for _ in range(200)]
         print(f"apply a mask of {share:.0%}: {np.median(apply_times) * 1e6:.1f} us")

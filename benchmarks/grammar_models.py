@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NewType
 
+from benchmarks.grammar_texts import TEXT, closed_object
 from oxillama.text.grammar.python_types import schema_of_type
 
 Sample = tuple[str, dict[str, Any], list[dict[str, Any]]]
@@ -227,7 +228,6 @@ MODELS: tuple[tuple[type, dict[str, Any], dict[str, Any]], ...] = (
 )
 """Types with a value, and the part of it that must not be so."""
 
-TEXT = {"type": "string"}
 PARAMETERS: dict[str, dict[str, Any]] = {
     "get_weather": {"city": TEXT, "unit": {"enum": ["celsius", "fahrenheit"]}},
     "search_web": {"query": TEXT, "results": {"type": "integer", "minimum": 1, "maximum": 20}},
@@ -261,28 +261,12 @@ CALLS = (
 """Calls of tools, and an argument that must not be so."""
 
 
-def parameters(name: str) -> dict[str, Any]:
-    """The schema of a tool's arguments."""
-    known = PARAMETERS[name]
-    return {
-        "type": "object",
-        "properties": known,
-        "required": list(known),
-        "additionalProperties": False,
-    }
-
-
 def union(n: int) -> dict[str, Any]:
     """Any call of the first ``n`` tools, as an object of a name and arguments."""
-    calls = []
-    for name in list(PARAMETERS)[:n]:
-        properties = {"name": {"const": name}, "arguments": parameters(name)}
-        calls.append({
-            "type": "object",
-            "properties": properties,
-            "required": list(properties),
-            "additionalProperties": False,
-        })  # fmt: skip
+    calls = [
+        closed_object({"name": {"const": name}, "arguments": closed_object(PARAMETERS[name])})
+        for name in list(PARAMETERS)[:n]
+    ]
     return {"anyOf": calls}
 
 
@@ -321,7 +305,7 @@ def tags() -> list[Sample]:
     found: list[Sample] = []
     for n in (5, 20):
         structures = [
-            {"begin": f"<call={name}>", "schema": parameters(name), "end": "</call>"}
+            {"begin": f"<call={name}>", "schema": closed_object(PARAMETERS[name]), "end": "</call>"}
             for name in list(PARAMETERS)[:n]
         ]
         texts = [

@@ -33,51 +33,36 @@ number ::= "-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [+-]? [0-9]+)?
 ws     ::= [ \t\n\r]*
 """
 
-ADDRESS = {
-    "type": "object",
-    "properties": {
-        "street": {"type": "string", "maxLength": 60},
-        "city": {"type": "string"},
-        "zip": {"type": "string", "pattern": "^[0-9]{5}$"},
-        "country": {"enum": ["DE", "FR", "JP", "US"]},
-    },
-    "required": ["street", "city", "zip", "country"],
-    "additionalProperties": False,
-}
-ITEM = {
-    "type": "object",
-    "properties": {
-        "title": {"type": "string"},
-        "quantity": {"type": "integer"},
-        "price": {"type": "number"},
-        "tags": {"type": "array", "items": {"enum": ["new", "used", "gift", "fragile"]}},
-        "refund": {"anyOf": [{"type": "null"}, {"type": "boolean"}]},
-    },
-    "required": ["title", "quantity", "price", "tags", "refund"],
-    "additionalProperties": False,
-}
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "id": {"type": "integer"},
-        "customer": {
-            "type": "object",
-            "properties": {
-                "name": {"type": "string"},
-                "email": {"type": "string"},
-                "billing": ADDRESS,
-                "shipping": ADDRESS,
-            },
-            "required": ["name", "email", "billing", "shipping"],
-            "additionalProperties": False,
-        },
-        "items": {"type": "array", "items": ITEM},
-        "status": {"enum": ["open", "paid", "shipped", "returned"]},
-        "notes": {"type": "string"},
-    },
-    "required": ["id", "customer", "items", "status", "notes"],
-    "additionalProperties": False,
-}
+
+def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
+    """The schema of an object that has all of these properties, and no other."""
+    return {
+        **{"type": "object", "properties": properties},
+        **{"required": list(properties), "additionalProperties": False},
+    }
+
+
+TEXT = {"type": "string"}
+ADDRESS = closed_object({
+    "street": {"type": "string", "maxLength": 60},
+    "city": TEXT,
+    "zip": {"type": "string", "pattern": "^[0-9]{5}$"},
+    "country": {"enum": ["DE", "FR", "JP", "US"]},
+})  # fmt: skip
+ITEM = closed_object({
+    "title": TEXT,
+    "quantity": {"type": "integer"},
+    "price": {"type": "number"},
+    "tags": {"type": "array", "items": {"enum": ["new", "used", "gift", "fragile"]}},
+    "refund": {"anyOf": [{"type": "null"}, {"type": "boolean"}]},
+})  # fmt: skip
+SCHEMA = closed_object({
+    "id": {"type": "integer"},
+    "customer": closed_object({"name": TEXT, "email": TEXT, "billing": ADDRESS, "shipping": ADDRESS}),
+    "items": {"type": "array", "items": ITEM},
+    "status": {"enum": ["open", "paid", "shipped", "returned"]},
+    "notes": TEXT,
+})  # fmt: skip
 
 SCHEMA_GBNF = r"""
 root     ::= "{" ws "\"id\"" sep integer "," ws "\"customer\"" sep customer "," ws

@@ -12,14 +12,11 @@ import asyncio
 import threading
 import time
 from functools import partial
-from pathlib import Path
-
-import numpy as np
 
 from benchmarks import runs
-from benchmarks.timing import alternate
 from oxillama import InferenceEngine, SamplerConfig
-from oxillama.apps.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric
+from oxillama.apps.doctor.measure import seconds
 from oxillama.engine.sampling.sampler import Sampler
 from oxillama.engine.sequence import Sequence
 
@@ -31,19 +28,14 @@ JOBS = 10  # of each thread
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `handover`."""
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    runs.add_threads(parser)
-    parser.add_argument(
-        "--new", type=runs.positive, default=200, help="tokens decoded (default: %(default)s)"
-    )
+    runs.add_model(parser)
+    runs.add_option(parser, "--new", 200, "tokens decoded")
     runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Microseconds of a token each way, and the waits."""
-    runs.check_models([args.model])
-    whole = runs.Run("handover", args, {"threads": args.threads, "new": args.new})
+    whole = runs.Run(args, "threads", "new")
     engine = InferenceEngine.from_gguf(args.model, num_threads=args.threads)
     greedy = SamplerConfig(temperature=0, top_k=0, top_p=1, min_p=0, ignore_eos=True)
     ways = {
@@ -52,21 +44,15 @@ def run(args: argparse.Namespace) -> int:
         "stream": lambda: list(engine.stream(PROMPT, sampler=greedy, max_tokens=args.new)),
         "async for": lambda: asyncio.run(read(engine, greedy, args.new)),
     }
-    order = list(ways)
     round_of: dict[str, float] = {}
 
     def turn(name: str) -> dict[str, float]:
-        start = time.perf_counter()
-        ways[name]()
-        round_of[name] = (time.perf_counter() - start) / args.new * 1e6
-        extra = round_of[name] - round_of.get(order[0], round_of[name])
-        return {"token": round_of[name], "thread over by hand": extra}
+        round_of[name] = seconds(ways[name]) / args.new * 1e6
+        return {"token": round_of[name], "thread over by hand": round_of[name] - round_of["by hand"]}
 
-    subjects = {name: partial(turn, name) for name in ways}
-    samples = alternate(subjects, rounds=args.rounds, warmup=args.warmup)
-    jobs = {"20 threads": partial(worst_wait, engine, greedy)}
-    waits = alternate(jobs, rounds=args.rounds, warmup=args.warmup)
-    return whole.finish([*rows(args.model.stem, samples, TOKEN), *rows(args.model.stem, waits, TURN)])
+    found = whole.rows({name: partial(turn, name) for name in ways}, TOKEN)
+    jobs = {f"{N_THREADS} threads": partial(worst_wait, engine, greedy)}
+    return whole.finish([*found, *whole.rows(jobs, TURN)])
 
 
 def by_hand(engine: InferenceEngine, config: SamplerConfig, n_tokens: int) -> None:
@@ -98,9 +84,7 @@ def worst_wait(engine: InferenceEngine, config: SamplerConfig) -> dict[str, floa
 
     def work() -> None:
         for _ in range(JOBS):
-            start = time.perf_counter()
-            engine.model.call(lambda: None)
-            waits.append(time.perf_counter() - start)
+            waits.append(seconds(partial(engine.model.call, lambda: None)))
 
     before, start = engine.metrics.steps, time.perf_counter()
     threads = [threading.Thread(target=work) for _ in range(N_THREADS)]
@@ -111,4 +95,4 @@ def worst_wait(engine: InferenceEngine, config: SamplerConfig) -> dict[str, floa
     step = (time.perf_counter() - start) / max(1, engine.metrics.steps - before)
     for stream in streams:
         stream.close()
-    return {"worst wait": max(waits) * 1e3, "worst wait / step": float(np.max(waits)) / step}
+    return {"worst wait": max(waits) * 1e3, "worst wait / step": max(waits) / step}

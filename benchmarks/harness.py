@@ -14,15 +14,15 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import runs
-from benchmarks.timing import alternate
-from oxillama.apps.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric
 from oxillama.base.config import EngineConfig
 from oxillama.engine.engine import InferenceEngine
 from oxillama.errors import ConfigError
@@ -50,14 +50,10 @@ CHOICES = 4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    parser.add_argument("--questions", type=runs.positive, default=8, help="default: %(default)s")
-    parser.add_argument(
-        "--words", type=runs.positive, default=60, help="of a question (default: %(default)s)"
-    )
-    parser.add_argument("--batch-size", type=runs.positive, default=64, help="default: %(default)s")
-    runs.add_threads(parser)
+    runs.add_model(parser)
+    runs.add_option(parser, "--questions", 8)
+    runs.add_option(parser, "--words", 60, "of a question")
+    runs.add_option(parser, "--batch-size", 64)
     runs.add_arguments(parser, rounds=5)
 
 
@@ -130,12 +126,9 @@ def peer_of(path: Path, threads: int, engine: InferenceEngine) -> Any:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the table."""
-    runs.check_models([args.model])
     names = ["oxillama", "one at a time", "llama-cpp-python"]
-    sizes = {"questions": args.questions, "words": args.words, "batch_size": args.batch_size}
-    engines = ["oxillama", "llama-cpp-python"]
-    whole = runs.Run("harness", args, {"threads": args.threads, **sizes}, engines)
+    conditions = ("threads", "questions", "words", "batch_size")
+    whole = runs.Run(args, *conditions, engines=("oxillama", "llama-cpp-python"))
     from lm_eval import evaluate
     from lm_eval.tasks import TaskManager, get_task_dict
 
@@ -148,30 +141,27 @@ def run(args: argparse.Namespace) -> int:
         manager = TaskManager(include_path=folder, include_defaults=False)
         answered: dict[str, list[Any]] = {name: [] for name in names}
 
-        def subject(name: str, model: Any) -> Callable[[], Mapping[str, float]]:
-            numbers = iter(range(n_turns))
-
-            def turn() -> Mapping[str, float]:
-                task = f"choices{next(numbers)}"
-                tasks = get_task_dict([task], manager)
-                began = time.perf_counter()
-                found = evaluate(model, tasks, bootstrap_iters=0)
-                seconds = time.perf_counter() - began
-                answers = [sample["filtered_resps"] for sample in found["samples"][task]]
-                answered[name] += [score for each in answers for score, _ in each]
-                return {SPEED.name: CHOICES * args.questions / seconds}
-
-            return turn
+        def turn(name: str, model: Any, numbers: Iterator[int]) -> dict[str, float]:
+            task = f"choices{next(numbers)}"
+            tasks = get_task_dict([task], manager)
+            began = time.perf_counter()
+            found = evaluate(model, tasks, bootstrap_iters=0)
+            seconds = time.perf_counter() - began
+            answers = [sample["filtered_resps"] for sample in found["samples"][task]]
+            answered[name] += [score for each in answers for score, _ in each]
+            return {SPEED.name: CHOICES * args.questions / seconds}
 
         models = (
             model_of(batched, args.batch_size),
             model_of(alone, 1, alone=True),
             peer_of(args.model, args.threads, batched),
         )
-        subjects = {name: subject(name, model) for name, model in zip(names, models)}
-        samples = alternate(subjects, rounds=args.rounds, warmup=args.warmup)
+        subjects = {
+            name: partial(turn, name, model, iter(range(n_turns))) for name, model in zip(names, models)
+        }
+        rows = whole.rows(subjects, [SPEED], args.model.name)
     ours, single, theirs = (np.array(answered[name]) for name in names)
     same = "the same" if (ours == single).all() else "NOT the same"
     print(f"log-likelihoods in batches and one at a time are {same}; the peer's differ by")
     print(f"{np.abs(ours - theirs).max():.3g} at most, of {np.abs(ours).mean():.3g} on average\n")
-    return whole.finish(rows(args.model.name, samples, [SPEED]))
+    return whole.finish(rows)

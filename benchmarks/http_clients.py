@@ -1,7 +1,7 @@
 """Clients that read streams over HTTP, cheaply: one process, one thread, sockets, and no parser.
 
 They share the processors with the server that is measured, so they only note when bytes come, and look for
-the number of tokens in the last event. `Clients` starts the process; it is asked in lines of JSON.
+the number of tokens in the last event.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import json
 import re
 import selectors
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Any
 
+from benchmarks.server_peer import request_of
 from oxillama.errors import ConfigError
 
 PATH = "/v1/completions"
@@ -61,7 +62,7 @@ class Turn:
 class Clients:
     """A process of clients; see `clients`."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Executor) -> None:
         self._process = process
 
     def read(self, port: int, bodies: Sequence[Body], beside: Sequence[Body] = ()) -> Turn:
@@ -73,26 +74,17 @@ class Clients:
 
         Raises ConfigError for an answer that is no stream, or that has no number of tokens at its end.
         """
-        assert self._process.stdin is not None and self._process.stdout is not None
-        asked = {"port": port, "bodies": list(bodies), "beside": list(beside)}
-        self._process.stdin.write(json.dumps(asked) + "\n")
-        self._process.stdin.flush()
-        found = json.loads(self._process.stdout.readline())
-        if "error" in found:
-            raise ConfigError(f"{PATH}: {found['error']}")
-        lists = {name: [Read(**each) for each in found.pop(name)] for name in ("streams", "beside")}
-        return Turn(**found, **lists)
+        try:
+            return self._process.submit(read_all, port, bodies, beside).result()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{PATH}: {error}") from error
 
 
 @contextmanager
 def clients() -> Iterator[Clients]:
     """Clients in a process of their own."""
-    command = [sys.executable, "-m", "benchmarks.http_clients"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield Clients(process)
-        finally:
-            process.kill()
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        yield Clients(process)
 
 
 # --- the process --------------------------------------------------------------------------------------
@@ -102,10 +94,7 @@ class Stream:
     """One client: its request, and the times at which parts of the answer come."""
 
     def __init__(self, port: int, body: Body) -> None:
-        text = json.dumps(body)
-        head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        self.request = f"{head}Connection: close\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode()
-        self.port = port
+        self.request, self.port = request_of(PATH, json.dumps(body)), port
         self.times: list[float] = []
         self.n_events = 0
         self.tail = b""
@@ -127,17 +116,17 @@ class Stream:
         self.tail = (self.tail + data)[-TAIL:]
         return bool(data)
 
-    def result(self, start: float, is_whole: bool) -> dict[str, Any]:
+    def result(self, start: float, is_whole: bool) -> Read:
         """Of what came since the start. Raises ValueError for an end without a number of tokens."""
         self.socket.close()
         counts = COUNT.findall(self.tail)
         if is_whole and not counts:
             raise ValueError(f"expected a stream with usage, got {self.tail!r}")
         times = [at - start for at in self.times if at >= start]
-        return {"n_tokens": int(counts[-1]) if is_whole else len(times), "times": times}
+        return Read(int(counts[-1]) if is_whole else len(times), times)
 
 
-def read_all(port: int, bodies: Sequence[Body], beside: Sequence[Body]) -> dict[str, Any]:
+def read_all(port: int, bodies: Sequence[Body], beside: Sequence[Body]) -> Turn:
     """Reads streams to their ends; see `Clients.read`."""
     running, streams = ([Stream(port, body) for body in each] for each in (beside, bodies))
     selector = selectors.DefaultSelector()
@@ -153,12 +142,8 @@ def read_all(port: int, bodies: Sequence[Body], beside: Sequence[Body]) -> dict[
         while n_open:
             n_open -= len(take(selector) & {*group})
     end, cpu = time.perf_counter(), time.process_time() - cpu
-    return {
-        "seconds": end - start,
-        "cpu_seconds": cpu,
-        "streams": [stream.result(start, True) for stream in streams],
-        "beside": [stream.result(start, False) for stream in running],
-    }
+    whole = [stream.result(start, True) for stream in streams]
+    return Turn(end - start, cpu, whole, [stream.result(start, False) for stream in running])
 
 
 def take(selector: selectors.BaseSelector) -> set[Stream]:
@@ -171,17 +156,3 @@ def take(selector: selectors.BaseSelector) -> set[Stream]:
             if not key.data.n_events:
                 raise ValueError(f"expected a stream, got {key.data.tail!r}")
     return ended
-
-
-def main() -> None:
-    """Answers requests for turns, a line each, until there are no more."""
-    for line in sys.stdin:
-        try:
-            found = read_all(**json.loads(line))
-        except (OSError, ValueError) as error:
-            found = {"error": str(error)}
-        print(json.dumps(found), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -22,23 +22,17 @@ DIVERGENCE = Metric("KL from f32", "nats", False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `kv-types`."""
     parser.add_argument("--model", type=Path, default=demo.STORY, help="GGUF file (default: the demo model)")
     parser.add_argument("--text", type=Path, default=demo.HELDOUT, help="text file (default: the demo's)")
     runs.add_threads(parser)
-    parser.add_argument(
-        "--window", type=runs.positive, default=512, help="tokens of a window (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--windows", type=runs.positive, default=8, help="windows that are read (default: %(default)s)"
-    )
+    runs.add_option(parser, "--window", 512, "tokens of a window")
+    runs.add_option(parser, "--windows", 8, "windows that are read")
     runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints a line for each type, f32 first."""
-    runs.check_models([args.model])
-    whole = runs.Run("kv-types", args, {name: getattr(args, name) for name in ("window", "windows")})
+    whole = runs.Run(args, "window", "windows")
     lines, found = [["type", "bytes a token", "perplexity", "KL from f32"]], []
     text, size = args.text.read_text(), {"window": args.window, "windows": args.windows}
     open_engine = partial(InferenceEngine.from_gguf, args.model, num_threads=args.threads)

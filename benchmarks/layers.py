@@ -17,16 +17,13 @@ def llama_layer(shape: Shape, layer: int) -> Named:
     """Also Mixtral's, which differs in its experts only."""
     yield "attn_norm", (shape.n_embd,)
     yield from attention(shape)
-    yield "ffn_norm", (shape.n_embd,)
     yield from feed_forward(shape, layer)
 
 
 def qwen3moe_layer(shape: Shape, layer: int) -> Named:
     yield "attn_norm", (shape.n_embd,)
     yield from attention(shape)
-    yield "attn_q_norm", (shape.key_dim,)
-    yield "attn_k_norm", (shape.key_dim,)
-    yield "ffn_norm", (shape.n_embd,)
+    yield from head_norms(shape)
     yield from feed_forward(shape, layer)
 
 
@@ -34,15 +31,13 @@ def gemma2_layer(shape: Shape, layer: int) -> Named:
     yield "attn_norm", (shape.n_embd,)
     yield from attention(shape)
     yield "post_attention_norm", (shape.n_embd,)
-    yield "ffn_norm", (shape.n_embd,)
     yield from feed_forward(shape, layer)
     yield "post_ffw_norm", (shape.n_embd,)
 
 
 def gemma3_layer(shape: Shape, layer: int) -> Named:
     yield from gemma2_layer(shape, layer)
-    yield "attn_q_norm", (shape.key_dim,)
-    yield "attn_k_norm", (shape.key_dim,)
+    yield from head_norms(shape)
 
 
 def gemma4_layer(shape: Shape, layer: int) -> Named:
@@ -99,9 +94,7 @@ def glm4moe_layer(shape: Shape, layer: int) -> Named:
     yield "attn_norm", (shape.n_embd,)
     yield from attention(shape)
     yield from attention_biases(shape)
-    yield "post_attention_norm", (shape.n_embd,)
-    yield from feed_forward(shape, layer)
-    yield from choice_bias(shape, layer)
+    yield from feed_forward(shape, layer, "post_attention_norm", has_choice_bias=True)
 
 
 def gptoss_layer(shape: Shape, layer: int) -> Named:
@@ -113,8 +106,7 @@ def gptoss_layer(shape: Shape, layer: int) -> Named:
     yield from attention_biases(shape)
     yield "attn_output.bias", (n_embd,)
     yield "attn_sinks", (shape.n_head,)
-    yield "post_attention_norm", (n_embd,)
-    yield from feed_forward(shape, layer)
+    yield from feed_forward(shape, layer, "post_attention_norm")
     yield "ffn_gate_inp.bias", (experts.count,)
     yield "ffn_gate_exps.bias", (experts.count, experts.n_ff)
     yield "ffn_up_exps.bias", (experts.count, experts.n_ff)
@@ -127,15 +119,12 @@ def lfm2moe_layer(shape: Shape, layer: int) -> Named:
     yield "attn_norm", (n_embd,)
     if attends(layer):
         yield from attention(shape)
-        yield "attn_q_norm", (shape.key_dim,)
-        yield "attn_k_norm", (shape.key_dim,)
+        yield from head_norms(shape)
     else:
         yield "shortconv.in_proj", (3 * n_embd, n_embd)
         yield "shortconv.conv", (n_embd, 3)
         yield "shortconv.out_proj", (n_embd, n_embd)
-    yield "ffn_norm", (n_embd,)
-    yield from feed_forward(shape, layer)
-    yield from choice_bias(shape, layer)
+    yield from feed_forward(shape, layer, has_choice_bias=True)
 
 
 def attends(layer: int) -> bool:
@@ -155,17 +144,9 @@ def phi3_layer(shape: Shape, layer: int) -> Named:
 
 
 def deepseek2_layer(shape: Shape, layer: int) -> Named:
-    """Latent attention with the second halves of the key and value projections apart, head by head."""
-    n_embd, n_head, latent = shape.n_embd, shape.n_head, shape.latent
-    assert latent is not None
-    yield "attn_norm", (n_embd,)
-    yield "attn_q", (n_head * (latent.plain + latent.rotated), n_embd)
-    yield "attn_kv_a_mqa", (latent.rank + latent.rotated, n_embd)
-    yield "attn_kv_a_norm", (latent.rank,)
-    yield "attn_k_b", (n_head, latent.rank, latent.plain)
-    yield "attn_v_b", (n_head, latent.value, latent.rank)
-    yield "attn_output", (n_embd, n_head * latent.value)
-    yield "ffn_norm", (n_embd,)
+    """Latent attention."""
+    yield "attn_norm", (shape.n_embd,)
+    yield from latent_attention(shape)
     yield from feed_forward(shape, layer)
 
 
@@ -179,8 +160,7 @@ def qwen35_layer(shape: Shape, layer: int) -> Named:
         yield "attn_k", (shape.n_kv, n_embd)
         yield "attn_v", (shape.n_kv, n_embd)
         yield "attn_output", (n_embd, shape.n_q)
-        yield "attn_q_norm", (shape.key_dim,)
-        yield "attn_k_norm", (shape.key_dim,)
+        yield from head_norms(shape)
     else:
         inner = delta.heads * delta.dim
         yield "attn_qkv", (delta.channels, n_embd)
@@ -195,8 +175,7 @@ def qwen35_layer(shape: Shape, layer: int) -> Named:
             yield "ssm_alpha", (delta.heads, n_embd)
         yield "ssm_norm", (delta.dim,)
         yield "ssm_out", (n_embd, inner)
-    yield "post_attention_norm", (n_embd,)
-    yield from feed_forward(shape, layer)
+    yield from feed_forward(shape, layer, "post_attention_norm")
     if shape.experts is not None:
         yield "ffn_gate_inp_shexp", (n_embd,)
 
@@ -246,15 +225,37 @@ def attention_biases(shape: Shape) -> Named:
     yield "attn_v.bias", (shape.n_kv,)
 
 
-def choice_bias(shape: Shape, layer: int) -> Named:
-    """What is added to the experts' probabilities to choose by."""
-    if shape.experts is not None and layer >= shape.experts.dense:
-        yield "exp_probs_b.bias", (shape.experts.count,)
+def latent_attention(shape: Shape, q_rank: int = 0) -> Named:
+    """Latent attention with the second halves of the key and value projections apart, head by head.
+
+    With a ``q_rank`` queries are compressed, too.
+    """
+    n_embd, n_head, latent = shape.n_embd, shape.n_head, shape.latent
+    assert latent is not None
+    if q_rank:
+        yield "attn_q_a", (q_rank, n_embd)
+        yield "attn_q_a_norm", (q_rank,)
+    yield "attn_q_b" if q_rank else "attn_q", (n_head * (latent.plain + latent.rotated), q_rank or n_embd)
+    yield "attn_kv_a_mqa", (latent.rank + latent.rotated, n_embd)
+    yield "attn_kv_a_norm", (latent.rank,)
+    yield "attn_k_b", (n_head, latent.rank, latent.plain)
+    yield "attn_v_b", (n_head, latent.value, latent.rank)
+    yield "attn_output", (n_embd, n_head * latent.value)
 
 
-def feed_forward(shape: Shape, layer: int) -> Named:
-    """A gated block, or a router, its experts, and the expert that sees every token."""
+def head_norms(shape: Shape) -> Named:
+    """Of queries and keys, head by head."""
+    yield "attn_q_norm", (shape.key_dim,)
+    yield "attn_k_norm", (shape.key_dim,)
+
+
+def feed_forward(shape: Shape, layer: int, norm: str = "ffn_norm", *, has_choice_bias: bool = False) -> Named:
+    """A norm; a gated block, or a router, its experts, and the expert that sees every token.
+
+    ``has_choice_bias``: whether something is added to the experts' probabilities to choose by.
+    """
     n_embd, experts = shape.n_embd, shape.experts
+    yield norm, (n_embd,)
     if experts is None or layer < experts.dense:
         yield from gated("", (), n_embd, shape.n_ff)
         return
@@ -262,6 +263,8 @@ def feed_forward(shape: Shape, layer: int) -> Named:
     yield from gated("_exps", (experts.count,), n_embd, experts.n_ff)
     if experts.shared:
         yield from gated("_shexp", (), n_embd, experts.shared * experts.n_ff)
+    if has_choice_bias:
+        yield "exp_probs_b.bias", (experts.count,)
 
 
 def gated(ending: str, stack: Dims, n_embd: int, n_ff: int) -> Named:

@@ -7,20 +7,23 @@ memory. The last metric is that peak minus the sizes of the file and of the KV c
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks import runs
 from benchmarks.peers import ENGINES
-from benchmarks.timing import alternate
-from oxillama.apps.bench.report import Metric, Row, rows
+from oxillama.apps.bench.report import Metric, Row
 from oxillama.apps.bench.run import fixed_tokens
 from oxillama.errors import LoadError
+from oxillama.gguf.model_file import ModelFile
 
 METRICS = (
     Metric("load", "s", higher_is_better=False),
@@ -30,31 +33,33 @@ METRICS = (
 )
 
 
-def measure(
-    model: Path,
-    engines: Sequence[str],
-    *,
-    threads: int,
-    rounds: int = 10,
-    warmup: int = 1,
-    prompt: int = 512,
-    new: int = 8,
-) -> list[Row]:
-    """Load times and memory of each engine on one model; raises LoadError when a process fails."""
-    unavoidable = file_size(model) + kv_bytes(model, prompt + new)
-    warm_page_cache(model)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    runs.add_engine_arguments(parser, new=8)
+    runs.add_option(parser, "--prompt", 512, "tokens")
+    runs.add_arguments(parser)
 
-    def run(engine: str) -> Callable[[], dict[str, float]]:
-        def turn() -> dict[str, float]:
-            found = in_fresh_process(engine, model, threads, prompt, new)
-            peak = found["peak_rss"]
-            values = (found["load"], found["first_token"], peak / 1e6, (peak - unavoidable) / 1e6)
-            return dict(zip((metric.name for metric in METRICS), values, strict=True))
 
-        return turn
+def run(args: argparse.Namespace) -> int:
+    """Prints load times and memory of each model."""
+    engines = runs.engines(args)
+    whole = runs.Run(args, "threads", "prompt", "new", engines=engines)
+    results: list[Row] = []
+    for model in args.model:
+        with ModelFile.open(model) as file:
+            unavoidable = file.file_size + kv_bytes(model, args.prompt + args.new)
+        warm_page_cache(model)
+        how = model, args.threads, args.prompt, args.new
+        turns = {name: partial(turn, unavoidable, name, *how) for name in engines}
+        results += whole.rows(turns, METRICS, model.stem)
+    return whole.finish(results)
 
-    samples = alternate({name: run(name) for name in engines}, rounds=rounds, warmup=warmup)
-    return rows(model.stem, samples, METRICS)
+
+def turn(unavoidable: int, *how: Any) -> dict[str, float]:
+    """What a load in a fresh process took, by the names of `METRICS`; raises LoadError when it fails."""
+    found = in_fresh_process(*how)
+    peak = found["peak_rss"]
+    values = (found["load"], found["first_token"], peak / 1e6, (peak - unavoidable) / 1e6)
+    return dict(zip((metric.name for metric in METRICS), values, strict=True))
 
 
 def in_fresh_process(engine: str, model: Path, threads: int, prompt: int, new: int) -> dict[str, Any]:
@@ -81,16 +86,10 @@ def load_once(engine: str, model: Path, threads: int, prompt: int, new: int) -> 
     }
 
 
-def file_size(model: Path) -> int:
-    """Bytes of the model, all its files together."""
-    with _open(model) as file:
-        return int(file.file_size)
-
-
 def kv_bytes(model: Path, context: int) -> int:
     """Bytes of float16 keys and values of ``context`` tokens, from the model's metadata."""
     try:
-        with _open(model) as file:
+        with ModelFile.open(model) as file:
             return _kv_bytes(file.metadata, context)
     except KeyError as error:
         raise LoadError(
@@ -107,12 +106,6 @@ def _kv_bytes(metadata: Mapping[str, Any], context: int) -> int:
     value_dim = metadata.get(f"{arch}.attention.value_length", head_dim)
     layers = metadata[f"{arch}.block_count"]
     return int(np.broadcast_to(kv_heads, layers).sum()) * int(key_dim + value_dim) * context * 2
-
-
-def _open(model: Path) -> Any:
-    from oxillama.gguf.model_file import ModelFile
-
-    return ModelFile.open(model)
 
 
 def warm_page_cache(model: Path) -> None:

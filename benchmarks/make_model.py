@@ -1,7 +1,7 @@
 """Writes a GGUF file of random weights in the shape of a real model (`benchmarks.shapes`).
 
-    python -m benchmarks.make_model 1.1B Q4_K_M out.gguf
-    python -m benchmarks.make_model gemma3-4b-vision F16 mmproj.gguf
+    python -m benchmarks make-model 1.1B Q4_K_M out.gguf
+    python -m benchmarks make-model gemma3-4b-vision F16 mmproj.gguf
 
 Speed depends on shapes and formats, not on the values of the weights. The weights are drawn so that
 activations and logits keep the size they have in a trained model, and the formats of the tensors follow
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import string
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -206,7 +205,6 @@ def _add_metadata(writer: Any, shape: Shape, mix: str, seed: int, pairs: bool) -
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Arguments of this command."""
     parser.add_argument("shape", choices=[*SHAPES, *VISION_SHAPES], help="*-vision: a projector file")
     parser.add_argument("format", choices=BASE_FORMATS)
     parser.add_argument("out", type=Path)
@@ -218,32 +216,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the model that the arguments describe."""
-    if args.shape in VISION_SHAPES:
-        sight = VISION_SHAPES[args.shape]
-        sight = sight if args.layers is None else replace(sight, n_layer=args.layers)
-        if BASE_FORMATS[args.format] != args.format or args.pairs:
-            raise ConfigError("shape: projector files have one format and no vocabulary")
-        size = write_projector(args.out, sight, args.format, seed=args.seed)
-        print(f"{args.out}: {size / 1e6:.1f} MB")
-        return 0
-    shape = SHAPES[args.shape]
+    shape = SHAPES.get(args.shape) or VISION_SHAPES[args.shape]
     if args.layers is not None:
         shape = replace(shape, n_layer=args.layers)
-    size = write_model(args.out, shape, args.format, seed=args.seed, pure=args.pure, pairs=args.pairs)
+    if isinstance(shape, Shape):
+        size = write_model(args.out, shape, args.format, seed=args.seed, pure=args.pure, pairs=args.pairs)
+    elif BASE_FORMATS[args.format] != args.format or args.pairs:
+        raise ConfigError("shape: projector files have one format and no vocabulary")
+    else:
+        size = write_projector(args.out, shape, args.format, seed=args.seed)
     print(f"{args.out}: {size / 1e6:.1f} MB")
     return 0
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Command line of this module; see the module's docstring."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.make_model", description=__doc__)
-    add_arguments(parser)
-    try:
-        return run(parser.parse_args(argv))
-    except (OSError, ConfigError) as error:
-        print(f"make_model: {error}", file=sys.stderr)
-        return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,19 +14,17 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import runs
-from benchmarks.over_http import LLAMA, OURS, served
-from benchmarks.server_peer import llama_server
-from benchmarks.timing import alternate
-from oxillama.apps.bench.report import Metric, rows
+from benchmarks.over_http import LLAMA, OURS
+from benchmarks.server_peer import llama_server, post, served
+from oxillama.apps.bench.report import Metric
 from oxillama.errors import ConfigError
 
 PATH = "/v1/chat/completions"
@@ -37,18 +35,14 @@ GRAIN = 16  # pixels along a side of a patch of one colour
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `media`."""
     command.add_argument("--model", type=Path, required=True, help="GGUF file of the text model")
     command.add_argument("--mmproj", type=Path, required=True, help="its projector file")
     command.add_argument("--peer", type=Path, metavar="LLAMA-SERVER", help="to compare with")
     runs.add_threads(command)
     command.add_argument("--picture", type=size, default=(1024, 768), metavar="WxH", help="default: 1024x768")
-    what = "at once, with a picture each; 0 leaves them out (default: %(default)s)"
-    command.add_argument("--clients", type=int, default=8, help=what)
-    command.add_argument(
-        "--new", type=runs.positive, default=32, help="tokens of each (default: %(default)s)"
-    )
-    command.add_argument("--context", type=runs.positive, default=2048, help="default: %(default)s")
+    runs.add_option(command, "--clients", 8, "at once, with a picture each; 0 leaves them out", type=int)
+    runs.add_option(command, "--new", 32, "tokens of each")
+    runs.add_option(command, "--context", 2048)
     what = "of our server; with 0 its threads decode pictures, at the priority of the rest (default: its own)"
     command.add_argument("--job-processes", type=int, metavar="N", help=what)
     runs.add_arguments(command, rounds=4)
@@ -65,8 +59,7 @@ def size(text: str) -> tuple[int, int]:
 def run(args: argparse.Namespace) -> int:
     """`media`: the figures of our server, and of the peer."""
     runs.check_models([args.model, args.mmproj])
-    names = ("threads", "picture", "clients", "new", "context", "job_processes")
-    whole = runs.Run("media", args, {name: getattr(args, name) for name in names})
+    whole = runs.Run(args, "threads", "picture", "clients", "new", "context", "job_processes")
     metrics = [FIRST, AGAIN, *([together(args.clients)] if args.clients else [])]
     with ExitStack() as stack:
         projector = "--mmproj", str(args.mmproj)
@@ -76,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
         if args.peer is not None:
             slots = max(args.clients, 1)
             theirs = llama_server(args.peer, args.model, args.threads, slots, args.context, *projector)
-            ports[LLAMA] = stack.enter_context(theirs)
+            ports[LLAMA] = stack.enter_context(theirs).port
         turns = {name: partial(turn, port, itertools.count(), args) for name, port in ports.items()}
-        samples = alternate(turns, rounds=args.rounds, warmup=args.warmup)
-    return whole.finish(rows(f"{args.model.stem}, {args.mmproj.stem}", samples, metrics))
+        found = whole.rows(turns, metrics, f"{whole.model}, {args.mmproj.stem}")
+    return whole.finish(found)
 
 
 def together(clients: int) -> Metric:
@@ -135,9 +128,5 @@ def seconds(port: int, bodies: Sequence[str]) -> float:
 
 def ask(port: int, body: str) -> Any:
     """The answer to a chat."""
-    connection = HTTPConnection("127.0.0.1", port)
-    try:
-        connection.request("POST", PATH, body, {"Content-Type": "application/json"})
+    with closing(post(port, PATH, body)) as connection:
         return json.loads(connection.getresponse().read())
-    finally:
-        connection.close()

@@ -20,15 +20,14 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import runs
-from benchmarks.over_http import served
-from benchmarks.timing import alternate
-from oxillama.apps.bench.report import Metric, Row, Samples, align, rows
+from benchmarks.server_peer import post, served
+from oxillama.apps.bench.report import Metric, Samples, align, rows
 
 CLIENTS = 8
 ALONE = "nobody"
@@ -59,24 +58,21 @@ Request = tuple[str, bytes]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `neighbours`."""
     parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    parser.add_argument("--threads", type=runs.positive, default=1, help="default: %(default)s")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of a turn (default: %(default)s)")
+    runs.add_option(parser, "--threads", 1)
+    runs.add_option(parser, "--seconds", 4.0, "of a turn", type=float)
     parser.add_argument("--only", choices=ATTACKS, nargs="+", default=list(ATTACKS), help="(default: all)")
     runs.add_arguments(parser, rounds=5)
 
 
 def run(args: argparse.Namespace) -> int:
     """`neighbours`: prints what others cost a client; 1 if they cost more than they may."""
-    runs.check_models([args.model])
-    whole = runs.Run("neighbours", args, {"threads": args.threads, "seconds": args.seconds})
+    whole = runs.Run(args, "threads", "seconds")
     with served(args.model, args.threads) as server:
         subjects = {name: partial(turn, server.port, name, args.seconds) for name in (ALONE, *args.only)}
-        samples = alternate(subjects, rounds=args.rounds, warmup=args.warmup)
-    found: list[Row] = rows(args.model.stem, samples, METRICS)
+        samples = whole.alternate(subjects)
     lines, is_good = verdicts(samples)
-    whole.finish(found)
+    whole.finish(rows(whole.model, samples, METRICS))
     print()
     print(align(lines))
     return int(not is_good)
@@ -145,22 +141,20 @@ def streams(port: int, end: float) -> tuple[list[float], list[float]]:
     firsts, gaps = [], []
     body = {"prompt": [5, 6, 7], "max_tokens": NEW, "stream": True, "temperature": 0, "ignore_eos": True}
     while not firsts or time.monotonic() < end:
-        connection = http.client.HTTPConnection("127.0.0.1", port)
         last = time.perf_counter()
         began, n = last, 0
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        assert answer.status == 200, answer.read()
-        for line in answer:
-            if line.startswith(b"data: {"):
-                now = time.perf_counter()
-                n += 1
-                if n == 1:
-                    firsts.append(now - began)
-                    began = now
-                last = now
+        with closing(post(port, "/v1/completions", body)) as connection:
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            for line in answer:
+                if line.startswith(b"data: {"):
+                    now = time.perf_counter()
+                    n += 1
+                    if n == 1:
+                        firsts.append(now - began)
+                        began = now
+                    last = now
         gaps.append((last - began) / max(1, n - 1))
-        connection.close()
     return firsts, gaps
 
 
@@ -232,11 +226,9 @@ def attack(port: int, name: str, count: Any, ready: Any, parent: int) -> None:
     if hasattr(os, "nice"):
         os.nice(BEHIND)
     make = ATTACKS[name]
-    n_kinds = 1 if name == "answers" else 20 if name == "bodies" else 12
-    made: dict[int, list[Request]] = {}
     shared = [make(0, n) for n in range(5)] if name == "bodies" else []
-    for client in range(CLIENTS):
-        made[client] = shared or [make(client, n) for n in range(n_kinds)]
+    n_kinds = 1 if name == "answers" else 12
+    made = [shared or [make(client, n) for n in range(n_kinds)] for client in range(CLIENTS)]
 
     def ask(client: int) -> None:
         n = client

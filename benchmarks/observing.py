@@ -14,9 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import runs
-from benchmarks.timing import alternate
 from oxillama import InferenceEngine, SamplerConfig
-from oxillama.apps.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric
 from oxillama.engine.loop import Observers
 
 PROMPT = "Once upon a time"
@@ -29,23 +28,15 @@ TOKEN = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `observing`."""
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    runs.add_threads(parser)
-    parser.add_argument(
-        "--new", type=runs.positive, default=200, help="tokens decoded of each stream (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--streams", type=runs.positive, default=1, help="streams at a time (default: %(default)s)"
-    )
+    runs.add_model(parser)
+    runs.add_option(parser, "--new", 200, "tokens decoded of each stream")
+    runs.add_option(parser, "--streams", 1, "streams at a time")
     runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Microseconds of a token each way."""
-    runs.check_models([args.model])
-    facts = {"threads": args.threads, "new": args.new, "streams": args.streams}
-    whole = runs.Run("observing", args, facts)
+    whole = runs.Run(args, "threads", "new", "streams")
     with tempfile.TemporaryDirectory() as folder:
         plain = InferenceEngine.from_gguf(args.model, num_threads=args.threads)
         traced = InferenceEngine.from_gguf(
@@ -64,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
             busy = engine.model.call(time.thread_time) - busy
             wall, busy = ((time.perf_counter() - began) / args.new * 1e6, busy / args.new * 1e6)
             round_of[name] = wall, busy
-            base = round_of.get("untold", round_of[name])
+            base = round_of["untold"]
             return {
                 "token": wall,
                 "more than untold": (wall / base[0] - 1) * 100,
@@ -72,11 +63,9 @@ def run(args: argparse.Namespace) -> int:
                 "processor, more than untold": (busy / base[1] - 1) * 100,
             }
 
-        samples = alternate(
-            {name: partial(turn, name) for name in ways}, rounds=args.rounds, warmup=args.warmup
-        )
+        found = whole.rows({name: partial(turn, name) for name in ways}, TOKEN)
         traced.close()
-    return whole.finish(rows(args.model.stem, samples, TOKEN))
+    return whole.finish(found)
 
 
 def generate(engine: InferenceEngine, n_streams: int, n_tokens: int) -> None:

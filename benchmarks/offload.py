@@ -14,20 +14,19 @@ from __future__ import annotations
 import argparse
 import mmap
 import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks import runs
-from benchmarks.timing import alternate
+from benchmarks.timing import Subjects, alternate, in_new_process
 from oxillama.apps.bench.report import Metric, Row, rows
 from oxillama.apps.bench.run import fixed_tokens
+from oxillama.apps.doctor.measure import seconds
 from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError
 
@@ -42,44 +41,32 @@ READERS = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `offload`."""
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=f"of {', '.join(PARTS)} (default: all)")
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    parser.add_argument("--share", type=float, default=0.5, help="of the matrices in memory (default: 0.5)")
-    parser.add_argument(
-        "--packed", default="off", help="off, auto or make, as in EngineConfig (default: off)"
-    )
-    parser.add_argument(
-        "--access",
-        default="cached",
-        help="cached or direct, as offload_access of EngineConfig (default: cached)",
-    )
-    parser.add_argument(
-        "--new", type=runs.positive, default=8, help="tokens of a turn (default: %(default)s)"
-    )
-    runs.add_threads(parser)
+    runs.add_model(parser)
+    runs.add_option(parser, "--share", 0.5, "of the matrices in memory", type=float)
+    runs.add_option(parser, "--packed", "off", "off, auto or make, as in EngineConfig", type=str)
+    what = "cached or direct, as offload_access of EngineConfig"
+    runs.add_option(parser, "--access", "cached", what, type=str)
+    runs.add_option(parser, "--new", 8, "tokens of a turn")
     runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """`offload`: the parts that were asked for."""
     unknown = [part for part in args.parts if part not in PARTS]
     if unknown:
         raise ConfigError(f"parts: expected some of {', '.join(PARTS)}, got {unknown[0]}")
     if not 0 < args.share < 1:
         raise ConfigError(f"--share: expected a number above 0 and below 1, got {args.share}")
-    runs.check_models([args.model])
-    conditions = {name: getattr(args, name) for name in ("threads", "new", "share", "packed", "access")}
-    whole = runs.Run("offload", args, conditions)
-    bench = Bench(args)
+    whole = runs.Run(args, "threads", "new", "share", "packed", "access")
+    bench = Bench(whole, args)
     return whole.finish([row for part in args.parts for row in getattr(bench, part)()])
 
 
 class Bench:
     """The parts; each returns its rows."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
+    def __init__(self, whole: runs.Run, args: argparse.Namespace) -> None:
+        self.whole, self.args = whole, args
         with self.engine(1 << 60) as engine:
             pager = engine.layer_pager()
             assert pager is not None
@@ -113,8 +100,8 @@ class Bench:
                 n_bytes = streamed_bytes(engine)
                 n_reads = max(1, n_bytes * self.args.new // READ_BYTES)
                 chosen = [int(offsets[i % len(offsets)]) * READ_BYTES for i in range(n_reads)]
-                seconds = read_seconds(path, chosen) / (n_reads * READ_BYTES) * self.stored(n_bytes, path)
-                return {DECODE.name: 1 / max(seconds, 1 / decode(resident, self.args.new)[DECODE.name])}
+                taken = read_seconds(path, chosen) / (n_reads * READ_BYTES) * self.stored(n_bytes, path)
+                return {DECODE.name: 1 / max(taken, 1 / decode(resident, self.args.new)[DECODE.name])}
 
             subjects = {
                 "cold": lambda: decode(engine, self.args.new, lambda: forget(path)),
@@ -129,10 +116,8 @@ class Bench:
             data, copy = np.ones(n_bytes, np.uint8), np.zeros(n_bytes, np.uint8)
 
             def memory() -> dict[str, float]:
-                start = time.perf_counter()
-                np.copyto(copy, data)
-                seconds = time.perf_counter() - start
-                return {DECODE.name: 1 / max(seconds, 1 / decode(resident, self.args.new)[DECODE.name])}
+                taken = seconds(partial(np.copyto, copy, data))
+                return {DECODE.name: 1 / max(taken, 1 / decode(resident, self.args.new)[DECODE.name])}
 
             subjects = {"warm": lambda: decode(engine, self.args.new), "memory": memory}
             return self.measured("warm", subjects)
@@ -152,20 +137,16 @@ class Bench:
             "budget": lambda: {PEAK.name: self.peak_of(self.budget)},
             "none": lambda: {PEAK.name: self.peak_of(None)},
         }
-        samples = alternate(subjects, rounds=min(3, self.args.rounds), warmup=0)
+        samples = alternate(subjects, rounds=min(3, self.whole.rounds), warmup=0)
         print(f"budget: {self.budget / 1e6:.1f} MB of {self.total / 1e6:.1f}")
         return rows(self.args.model.stem, samples, (PEAK,))
 
     def peak_of(self, budget: int | None) -> float:
         """MB of resident memory that a process of its own takes more than before it opened the model."""
-        arguments = [str(self.args.model), str(budget or 0), str(self.args.threads), self.args.packed]
-        command = [sys.executable, "-m", "benchmarks.offload", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-        return float(done.stdout.split()[-1])
+        return in_new_process(taken_here, self.args.model, budget, self.args.threads, self.args.packed)
 
-    def measured(self, part: str, subjects: dict[str, Callable[[], Any]]) -> list[Row]:
-        samples = alternate(subjects, rounds=self.args.rounds, warmup=self.args.warmup)
-        return rows(f"{self.args.model.stem} {part}", samples, (DECODE,))
+    def measured(self, part: str, subjects: Subjects) -> list[Row]:
+        return self.whole.rows(subjects, (DECODE,), f"{self.whole.model} {part}")
 
     def file(self, engine: InferenceEngine) -> Path:
         """The file that the matrices are read from."""
@@ -206,13 +187,11 @@ def decode(
     """Tokens a second, without the time of what is called before each."""
     with engine.session() as session:
         session.prefill(fixed_tokens(PROMPT, engine.model.spec.n_vocab))
-        seconds = 0.0
+        taken = 0.0
         for token in range(n_tokens):
             before()
-            start = time.perf_counter()
-            session.forward(token)
-            seconds += time.perf_counter() - start
-    return {DECODE.name: n_tokens / seconds}
+            taken += seconds(partial(session.forward, token))
+    return {DECODE.name: n_tokens / taken}
 
 
 def forget(path: Path) -> None:
@@ -235,9 +214,8 @@ def read_seconds(path: Path, offsets: Sequence[int]) -> float:
 
     try:
         with ThreadPoolExecutor(READERS) as executor:
-            start = time.perf_counter()
-            list(executor.map(read, [offsets[i::READERS] for i in range(READERS)]))
-            return time.perf_counter() - start
+            parts = [offsets[i::READERS] for i in range(READERS)]
+            return seconds(lambda: list(executor.map(read, parts)))
     finally:
         os.close(fd)
 
@@ -248,16 +226,12 @@ def resident_bytes(name: str) -> int:
     return next(int(words[1]) << 10 for words in lines if words[0] == f"{name}:")
 
 
-def main(model: str, budget: str, threads: str, packed: str) -> None:
-    """Runs a model in this process and prints the MB that it took."""
+def taken_here(model: Path, budget: int | None, threads: int, packed: str) -> float:
+    """Runs a model in this process; the MB that it took."""
     before = resident_bytes("VmRSS")
-    options: dict[str, Any] = {"num_threads": int(threads), "packed": packed, "prefix_cache_bytes": 0}
+    options: dict[str, Any] = {"num_threads": threads, "packed": packed, "prefix_cache_bytes": 0}
     with InferenceEngine.from_gguf(
-        model, context_size=CONTEXT, offload_budget=int(budget) or None, offload_probe=False, **options
+        model, context_size=CONTEXT, offload_budget=budget, offload_probe=False, **options
     ) as engine:
         decode(engine, 4)
-    print((resident_bytes("VmHWM") - before) / 1e6)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return (resident_bytes("VmHWM") - before) / 1e6

@@ -8,26 +8,23 @@ Prompts are token ids, texts are greedy and of a fixed length, and the clients a
 from __future__ import annotations
 
 import argparse
-import re
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import plot, server_peer
+from benchmarks import plot
 from benchmarks.http_clients import Body, Clients, Turn, clients
 from benchmarks.peers import LlamaCpp
-from benchmarks.timing import alternate
+from benchmarks.runs import Run
+from benchmarks.server_peer import Served, llama_server, served
 from benchmarks.vllm import Vllm, vllm_server
 from oxillama.apps.bench.report import Metric, Row, Summary, rows
+from oxillama.apps.doctor.measure import seconds
 from oxillama.gguf.model_file import ModelFile
 
 PROMPT = 16  # tokens of a stream's prompt
@@ -35,43 +32,6 @@ STREAMS = 4  # beside long prompts
 NO_LIMIT = 1e9  # milliseconds
 OURS, W8A8, LLAMA = "oxillama", "oxillama-w8a8", "llama-server"
 COMPUTE = {OURS: "int8", W8A8: "w8a8"}
-
-
-@dataclass(frozen=True)
-class Served:
-    """A server in a process of its own."""
-
-    port: int
-    pid: int
-
-    def loop_seconds(self) -> float:
-        """Processor time of its main thread, which has the event loop; nan where the system does not tell."""
-        file = Path(f"/proc/{self.pid}/task/{self.pid}/schedstat")
-        return int(file.read_text().split()[0]) / 1e9 if file.exists() else float("nan")
-
-
-@contextmanager
-def served(model: Path, threads: int, context: int | None = None, *more: str) -> Iterator[Served]:
-    """A server in a process of its own, with more options."""
-    command = [sys.executable, "-m", "oxillama", "serve", str(model), "--port", "0", "-t", str(threads)]
-    command += [*(["-c", str(context)] if context else []), *more]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    drain = threading.Thread(target=process.stderr.read, daemon=True)
-    try:
-        text = ""
-        while not (ready := re.search(r"is ready at http://127\.0\.0\.1:(\d+)", text)):
-            line = process.stderr.readline()
-            assert line, f"the server has ended: {text}"
-            text += line
-        drain.start()
-        yield Served(int(ready[1]), process.pid)
-    finally:
-        process.kill()
-        process.wait()
-        if drain.ident is not None:
-            drain.join()
-        process.stderr.close()
 
 
 def body_of(prompt: Sequence[int], new: int, **more: Any) -> Body:
@@ -89,7 +49,7 @@ def random_prompt(length: int, n_vocab: int) -> list[int]:
 # --- beside the library -------------------------------------------------------------------------------
 
 
-def beside_library(engine: Any, args: argparse.Namespace) -> list[Row]:
+def beside_library(whole: Run, engine: Any, args: argparse.Namespace) -> list[Row]:
     """Tokens/s of streams over HTTP beside `generate_batch` of the same prompts; the processor time of a
     token in the server's event loop and in the clients."""
     found: list[Row] = []
@@ -99,12 +59,10 @@ def beside_library(engine: Any, args: argparse.Namespace) -> list[Row]:
                 "server": partial(over_http, server, readers, n, args.new, engine.model.spec.n_vocab),
                 "library": partial(in_process, engine, n, args.new),
             }
-            samples = alternate(turns, rounds=args.rounds, warmup=args.warmup)
+            samples = whole.alternate(turns)
             for metric in BESIDE_LIBRARY:
-                has = {name: each for name, each in samples.items() if metric.name in each}
-                row = Metric(f"{n} clients, {metric.name}", metric.unit, metric.higher_is_better)
-                renamed = {name: {row.name: each[metric.name]} for name, each in has.items()}
-                found += rows(args.model.stem, renamed, [row])
+                has = {name: each[metric.name] for name, each in samples.items() if metric.name in each}
+                found.append(Row(whole.model, replace(metric, name=f"{n} clients, {metric.name}"), has))
     return found
 
 
@@ -130,9 +88,8 @@ def over_http(server: Served, readers: Clients, n: int, new: int, n_vocab: int) 
 def in_process(engine: Any, n: int, new: int) -> dict[str, float]:
     """One turn of the library."""
     prompts = [random_prompt(PROMPT, engine.model.spec.n_vocab) for _ in range(n)]
-    start = time.perf_counter()
-    engine.generate_batch(prompts, max_tokens=new, ignore_eos=True, temperature=0)
-    return {BESIDE_LIBRARY[0].name: n * new / (time.perf_counter() - start)}
+    generate = partial(engine.generate_batch, prompts, max_tokens=new, ignore_eos=True, temperature=0)
+    return {BESIDE_LIBRARY[0].name: n * new / seconds(generate)}
 
 
 # --- long prompts beside streams ----------------------------------------------------------------------
@@ -183,45 +140,41 @@ def http_peers(args: argparse.Namespace) -> list[str]:
     return [LLAMA if isinstance(peer, Path) else peer for peer in args.peer if peer != LlamaCpp.name]
 
 
-@contextmanager
-def started(name: str, args: argparse.Namespace, context: int, batch: int | None = None) -> Iterator[int]:
-    """A server by its name, with room for all streams, though the model may know shorter contexts; its port.
+def started(
+    name: str, args: argparse.Namespace, context: int, batch: int | None = None
+) -> AbstractContextManager[Served]:
+    """A server by its name, with room for all streams, though the model may know shorter contexts.
 
     ``batch`` is the most tokens of a peer's step; None for its default.
     """
     how = args.model, args.threads, STREAMS + 1, context
-    with ExitStack() as stack:
-        if name in COMPUTE:
-            more = "--compute", COMPUTE[name]
-            yield stack.enter_context(served(args.model, args.threads, context, *more)).port
-        elif name == Vllm.name:
-            more = ["--max-num-batched-tokens", str(batch)] if batch else []
-            yield stack.enter_context(vllm_server(*how, args.vllm_preload, *more))
-        else:
-            (path,) = (peer for peer in args.peer if isinstance(peer, Path))
-            with ModelFile.open(args.model) as file:
-                key = f"{file.metadata['general.architecture']}.context_length=int:{context}"
-            more = ["-b", str(batch), "-ub", str(batch)] if batch else []
-            server = server_peer.llama_server(path, *how, "--override-kv", key, *more)
-            yield stack.enter_context(server)
+    if name in COMPUTE:
+        return served(args.model, args.threads, context, "--compute", COMPUTE[name])
+    if name == Vllm.name:
+        more = ["--max-num-batched-tokens", str(batch)] if batch else []
+        return vllm_server(*how, args.vllm_preload, *more)
+    (path,) = (peer for peer in args.peer if isinstance(peer, Path))
+    with ModelFile.open(args.model) as file:
+        key = f"{file.metadata['general.architecture']}.context_length=int:{context}"
+    more = ["-b", str(batch), "-ub", str(batch)] if batch else []
+    return llama_server(path, *how, "--override-kv", key, *more)
 
 
-def beside_prompt(args: argparse.Namespace, n_vocab: int) -> list[Row]:
+def beside_prompt(whole: Run, args: argparse.Namespace, n_vocab: int) -> list[Row]:
     """Four streams beside one long prompt; the peers' too."""
     context = args.http_long + 2048
     with ExitStack() as stack:
         names = [OURS, *http_peers(args)]
-        ports = {name: stack.enter_context(started(name, args, context)) for name in names}
+        ports = {name: stack.enter_context(started(name, args, context)).port for name in names}
         readers = stack.enter_context(clients())
         turns = {
             name: partial(mixed, readers, port, n_vocab, args.http_long, 1, context)
             for name, port in ports.items()
         }
-        samples = alternate(turns, rounds=args.rounds, warmup=args.warmup)
-    return rows(f"{args.model.stem}, {STREAMS} streams beside {args.http_long}", samples, MIXED)
+        return whole.rows(turns, MIXED, f"{whole.model}, {STREAMS} streams beside {args.http_long}")
 
 
-def waits(args: argparse.Namespace, n_vocab: int) -> list[Row]:
+def waits(whole: Run, args: argparse.Namespace, n_vocab: int) -> list[Row]:
     """The same beside prompts that come one after another, for each limit of the wait in turn, and for a peer
     with each size of its batch; drawn if a plot is asked for."""
     context = 8 * args.mixed_prompt
@@ -229,20 +182,21 @@ def waits(args: argparse.Namespace, n_vocab: int) -> list[Row]:
     with clients() as readers:
         what = {"length": args.mixed_prompt, "n_prompts": MIXED_PROMPTS, "context": context}
         run = partial(mixed, readers, n_vocab=n_vocab, **what)
+        limits = {
+            "no limit" if most >= NO_LIMIT else f"{most:g} ms": {"max_decode_wait_ms": most}
+            for most in args.waits
+        }
         for name in (OURS, *http_peers(args)):
             for batch in (None,) if name in COMPUTE else args.peer_batches:
-                with started(name, args, context, batch) as port:
-                    turns: dict[str, Callable[[], dict[str, float]]] = {}
-                    if batch is None:
-                        for limit in args.waits:
-                            turn = f"{name} no limit" if limit >= NO_LIMIT else f"{name} {limit:g} ms"
-                            turns[turn] = partial(run, port=port, max_decode_wait_ms=limit)
-                    else:
-                        turns[f"{name} {batch}"] = partial(run, port=port)
-                    samples |= alternate(turns, rounds=args.rounds, warmup=args.warmup)
+                with started(name, args, context, batch) as server:
+                    turns = {
+                        f"{name} {what}": partial(run, port=server.port, **how)
+                        for what, how in (limits if batch is None else {str(batch): {}}).items()
+                    }
+                    samples |= whole.alternate(turns)
     if args.plot is not None:
         plot.write(args.plot, charts(samples))
-    return rows(f"{args.model.stem}, {STREAMS} streams beside {args.mixed_prompt}", samples, MIXED)
+    return rows(f"{whole.model}, {STREAMS} streams beside {args.mixed_prompt}", samples, MIXED)
 
 
 MIXED_PROMPTS = 2  # one after another
@@ -252,13 +206,9 @@ def charts(samples: Mapping[str, Mapping[str, Sequence[float]]]) -> list[plot.Ch
     """Tokens/s of the prompts, and of the streams, against the worst gap of the streams; a line a server."""
     found = []
     for metric in MIXED[1:3]:
-        series: dict[str, list[tuple[float, Summary]]] = {}
-        for name, values in samples.items():
-            gap = Summary.of(values[MIXED[-1].name]).median
-            point = gap, Summary.of(values[metric.name])
-            series.setdefault(name.partition(" ")[0], []).append(point)
-        points = {name: sorted(line, key=lambda point: point[0]) for name, line in series.items()}
-        found.append(
-            plot.Chart(f"{metric.name}, tokens / s", "worst gap of a stream, ms", "tokens / s", points)
-        )
+        points = [
+            (name.partition(" ")[0], Summary.of(values[MIXED[-1].name]).median, values[metric.name])
+            for name, values in samples.items()
+        ]
+        found.append(plot.Chart.of(f"{metric.name}, tokens / s", "worst gap of a stream, ms", points))
     return found

@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from benchmarks.runner import Logits, Runner
+from benchmarks.runner import Logits, PromptRunner, Runner
 from benchmarks.vllm import Vllm
 from oxillama.base.config.checks import NO_DECODE_WAIT
 from oxillama.base.formats import KV_PAIRS
@@ -57,7 +59,7 @@ class OxiLlama(Runner):
             )
         )
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         if self._session is not None:
             self._session.close()
         self._session = self._engine.session()
@@ -115,6 +117,7 @@ class LlamaCpp(Runner):
     """
 
     name = "llama.cpp"
+    module, package = "llama_cpp", "llama-cpp-python"
     kv_types: Mapping[str, int] = MappingProxyType({"f16": 1, "bf16": 30, "q8_0": 8})  # ggml's numbers
     n_batch = 512
     """Most tokens in one call, and in one pass over the weights; llama.cpp's default for the latter."""
@@ -122,28 +125,22 @@ class LlamaCpp(Runner):
     n_seq_max = 1
     """Most sequences in its context."""
 
-    _api: Any = None
     _model: Any = None
     _context: Any = None
 
     def version(self) -> str:
         self._import()
-        return f"llama-cpp-python {self._api.__version__}"
+        return f"llama-cpp-python {self._module.__version__}"
 
     def _import(self) -> None:
-        try:
-            import llama_cpp
-        except (ImportError, OSError, RuntimeError) as error:
-            message = f"peer llama.cpp: expected the package llama-cpp-python, got {error}"
-            raise ConfigError(message) from error
-        self._api = llama_cpp
+        super()._import()
         # Kept alive: llama.cpp calls it for as long as it lives.
-        self._silent = llama_cpp.llama_log_callback(lambda level, text, data: None)
-        llama_cpp.llama_log_set(self._silent, ctypes.c_void_p(0))
-        llama_cpp.llama_backend_init()
+        self._silent = self._module.llama_log_callback(lambda level, text, data: None)
+        self._module.llama_log_set(self._silent, ctypes.c_void_p(0))
+        self._module.llama_backend_init()
 
     def _open(self) -> None:
-        api = self._api
+        api = self._module
         model_params = api.llama_model_default_params()
         model_params.n_gpu_layers = 0
         self._model = api.llama_model_load_from_file(str(self.model).encode(), model_params)
@@ -164,11 +161,11 @@ class LlamaCpp(Runner):
         self._tokens = (api.llama_token * self.n_batch)()
         self._vocab_size = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
 
-    def _clear(self) -> None:
-        self._api.llama_memory_clear(self._api.llama_get_memory(self._context), True)
+    def clear(self) -> None:
+        self._module.llama_memory_clear(self._module.llama_get_memory(self._context), True)
 
     def _forward(self, tokens: Sequence[int]) -> Logits:
-        api = self._api
+        api = self._module
         for start in range(0, len(tokens), self.n_batch):
             part = tokens[start : start + self.n_batch]
             self._tokens[: len(part)] = part
@@ -181,26 +178,23 @@ class LlamaCpp(Runner):
 
     def close(self) -> None:
         if self._context:
-            self._api.llama_free(self._context)
+            self._module.llama_free(self._context)
         if self._model:
-            self._api.llama_model_free(self._model)
+            self._module.llama_model_free(self._model)
         self._context = self._model = None
 
 
-class OxiLlamaPy(Runner):
+class OxiLlamaPy(PromptRunner):
     """The package of other authors that PyPI calls oxillama: Rust, imported as ``oxillama_py``.
 
     It takes text and gives text. A prompt is one word again and again, until it has the wanted number of
-    tokens; prefill is the time to the first new piece of text, decoding that from the first piece to the
-    last, greedy choice and detokenizing included.
+    tokens; pieces of text stand for tokens, greedy choice and detokenizing included.
     """
 
     name = "oxillama-py"
-    appends = False
+    module, package = "oxillama_py", "oxillama of PyPI"
     word = " the"
     _engine: Any = None
-    _module: Any = None
-    _prompt = 1
 
     def version(self) -> str:
         from importlib.metadata import version
@@ -208,14 +202,6 @@ class OxiLlamaPy(Runner):
         self._import()
         declared = getattr(self._module, "__version__", None)
         return f"oxillama_py {declared or version('oxillama')}"
-
-    def _import(self) -> None:
-        try:
-            import oxillama_py
-        except ImportError as error:
-            message = f"peer oxillama-py: expected the package oxillama of PyPI, got {error}"
-            raise ConfigError(message) from error
-        self._module = oxillama_py
 
     def _open(self) -> None:
         with ModelFile.open(self.model) as file:
@@ -229,24 +215,19 @@ class OxiLlamaPy(Runner):
         except self._module.OxiLlamaError as error:
             raise LoadError(f"{self.model}: oxillama-py cannot load it: {error}") from error
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         self._engine.reset()
 
-    def _forward(self, tokens: Sequence[int]) -> Logits:
-        self._prompt = len(tokens)
-        self._pieces(1)
-        return np.zeros(self._vocab_size, np.float32)
-
     def decode(self, n: int) -> float:
-        self._clear()
-        times = self._pieces(n + 1)
+        self.clear()
+        times = self._times(n + 1)
         return (times[-1] - times[0]) * n / (len(times) - 1)
 
-    def _pieces(self, n: int) -> list[float]:
-        """When each of ``n`` pieces of text came behind the prompt; fewer if the model ends its text."""
+    def _times(self, n: int) -> list[float]:
+        """As in `PromptRunner`, of pieces of text; fewer if the model ends its text."""
         times: list[float] = []
         self._engine.generate_streaming(
-            self._text(self._prompt), n, lambda piece: times.append(self._clock()), temperature=0.0
+            self._text(len(self._prompt)), n, lambda piece: times.append(self._clock()), temperature=0.0
         )
         if len(times) < min(n, 2):
             raise PromptError(f"{self.model}: oxillama-py ended its text after {len(times)} of {n} tokens")
@@ -267,31 +248,16 @@ class OxiLlamaPy(Runner):
         self._engine = None
 
 
-class OpenVino(Runner):
-    """OpenVINO GenAI with its defaults, save that it keeps no beginnings of prompts.
+class OpenVino(PromptRunner):
+    """OpenVINO GenAI with its defaults, save that it keeps no beginnings of prompts; greedy choice included.
 
     It reads GGUF files of some architectures and formats, and only vocabularies of byte pairs (`make-model
-    --pairs`). No call appends to what another one ran: prefill is the time to the first new token behind a
-    prompt, decoding that from the first to the last, greedy choice included.
+    --pairs`).
     """
 
     name = "openvino"
-    appends = False
-    _module: Any = None
+    module, package = "openvino_genai", "openvino-genai"
     _pipeline: Any = None
-    _prompt: Sequence[int] = ()
-
-    def version(self) -> str:
-        self._import()
-        return f"openvino-genai {self._module.__version__}"
-
-    def _import(self) -> None:
-        try:
-            import openvino_genai
-        except (ImportError, OSError) as error:
-            message = f"peer openvino: expected the package openvino-genai, got {error}"
-            raise ConfigError(message) from error
-        self._module = openvino_genai
 
     def _open(self) -> None:
         with ModelFile.open(self.model) as file:
@@ -304,17 +270,6 @@ class OpenVino(Runner):
             )
         except (RuntimeError, LookupError, ValueError) as error:
             raise LoadError(f"{self.model}: openvino cannot load it: {error}") from error
-
-    def _clear(self) -> None: ...
-
-    def _forward(self, tokens: Sequence[int]) -> Logits:
-        self._prompt = tokens
-        self._times(1)
-        return np.zeros(self._vocab_size, np.float32)
-
-    def decode(self, n: int) -> float:
-        times = self._times(n + 1)
-        return times[-1] - times[0]
 
     def job(self, prompts: Sequence[Sequence[int]], new: Sequence[int]) -> float:
         import openvino
@@ -338,7 +293,6 @@ class OpenVino(Runner):
         return wanted
 
     def _times(self, n: int) -> list[float]:
-        """When each of ``n`` tokens came behind the prompt."""
         import openvino
 
         module, clock, times = self._module, self._clock, []
@@ -374,3 +328,18 @@ ENGINES: dict[str, type[Runner]] = {
     )
 }
 """By the names that commands take."""
+
+
+@contextmanager
+def loaded(
+    names: Sequence[str], model: Path, threads: int, context: int, kv_types: Sequence[str] = ()
+) -> Iterator[list[Runner]]:
+    """Engines that have loaded a model, with these types of keys and values; closed at the end."""
+    with ExitStack() as stack:
+        runners = [ENGINES[name](model, threads, context) for name in names]
+        for runner, kv_type in zip(runners, kv_types):
+            runner.keep(kv_type)
+        for runner in runners:
+            stack.callback(runner.close)
+            runner.load()
+        yield runners

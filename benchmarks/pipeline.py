@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import runs
-from benchmarks.timing import alternate
 from oxillama import InferenceEngine
-from oxillama.apps.bench.report import Metric, Row, rows
+from oxillama.apps.bench.report import Metric, Row
 from oxillama.apps.bench.run import fixed_tokens
+from oxillama.apps.doctor.measure import seconds
 from oxillama.errors import ConfigError
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
@@ -29,17 +28,11 @@ HOPS = Metric("1 sequence, two hops", "us a token", False)
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `pipeline`."""
     command.add_argument("--model", type=Path, required=True, help="GGUF file")
-    command.add_argument(
-        "--sequences", type=runs.positive, nargs="+", default=[8, 32], metavar="N", help="(default: 8 32)"
-    )
-    command.add_argument(
-        "--new", type=runs.positive, default=16, help="tokens of each (default: %(default)s)"
-    )
-    command.add_argument(
-        "--border", type=runs.positive, help="first layer of the second stage (default: balanced)"
-    )
+    runs.add_option(command, "--sequences", [8, 32], nargs="+", metavar="N")
+    runs.add_option(command, "--new", 16, "tokens of each")
+    what = "first layer of the second stage (default: balanced)"
+    command.add_argument("--border", type=runs.positive, help=what)
     runs.add_arguments(command)
 
 
@@ -47,12 +40,10 @@ def run(args: argparse.Namespace) -> int:
     """`pipeline`: tokens a second as one process and as two stages, and what the hops cost."""
     from oxillama.apps.ray.pipeline import PipelineEngine
 
-    runs.check_models([args.model])
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise ConfigError("cores: expected at least 2, for two stages, got 1")
-    conditions = {"sequences": args.sequences, "new": args.new, "border": args.border}
-    whole = runs.Run("pipeline", args, conditions)
+    whole = runs.Run(args, "sequences", "new", "border")
     kind: dict[str, Any] = {"context_size": 512, "prefix_cache_bytes": 0, "progress": lambda *_: None}
     borders = None if args.border is None else [args.border]
     two = PipelineEngine.from_gguf(args.model, num_threads=1, cpus=[cores[1:2]], borders=borders, **kind)
@@ -67,10 +58,8 @@ def run(args: argparse.Namespace) -> int:
             "two stages": partial(speed_of, two, n, args.new, speed.name),
             "one process": partial(speed_of, one, n, args.new, speed.name),
         }
-        samples = alternate(subjects, rounds=args.rounds, warmup=args.warmup)
-        found += rows(args.model.stem, samples, (speed,))
-    hops = {"two stages": partial(hop_time, two, alone, args.new)}
-    found += rows(args.model.stem, alternate(hops, rounds=args.rounds, warmup=args.warmup), (HOPS,))
+        found += whole.rows(subjects, (speed,))
+    found += whole.rows({"two stages": partial(hop_time, two, alone, args.new)}, (HOPS,))
     for engine in (two, one, alone):
         engine.close()
     return whole.finish(found)
@@ -91,9 +80,7 @@ def seconds_per_token(engine: InferenceEngine, n: int, n_tokens: int) -> float:
     spans = []
     for tokens in (2, 2 + n_tokens):
         prompts = [[1 + i, *fixed_tokens(PROMPT - 1, engine.model.spec.n_vocab)] for i in range(n)]
-        start = time.perf_counter()
-        engine.generate_batch(prompts, max_tokens=tokens, **GREEDY)
-        spans.append(time.perf_counter() - start)
+        spans.append(seconds(partial(engine.generate_batch, prompts, max_tokens=tokens, **GREEDY)))
     return (spans[1] - spans[0]) / n_tokens
 
 

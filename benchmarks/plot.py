@@ -7,7 +7,7 @@ series, a dot per median, a bar from quartile to quartile.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -29,6 +29,15 @@ class Chart:
     x_name: str
     y_name: str
     series: Mapping[str, Sequence[tuple[float, Summary]]]
+
+    @classmethod
+    def of(cls, title: str, x_name: str, points: Iterable[tuple[str, float, Sequence[float]]]) -> Chart:
+        """A chart of tokens / s, from the line, the x and the samples of each point."""
+        series: dict[str, list[tuple[float, Summary]]] = {}
+        for name, x, samples in points:
+            series.setdefault(name, []).append((x, Summary.of(samples)))
+        lines = {name: sorted(line, key=lambda point: point[0]) for name, line in series.items()}
+        return cls(title, x_name, "tokens / s", lines)
 
 
 class Axis:

@@ -13,9 +13,7 @@ import argparse
 import ctypes
 import json
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks import runs
-from benchmarks.timing import alternate
 from oxillama import ImportanceMatrix, SamplerConfig, collect_imatrix, demo, quantize_model
 from oxillama._kernels import best, pack
-from oxillama.apps.bench.report import Metric, Row, Summary, rows
+from oxillama.apps.bench.report import Metric, Row, Summary
+from oxillama.apps.doctor.measure import seconds
 from oxillama.base.formats import FORMATS, WRITABLE
 from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError
@@ -45,7 +43,6 @@ PERPLEXITY = Metric("perplexity", "1", higher_is_better=False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("--record", type=Path, metavar="FILE", help="write llama.cpp's errors, for the tests")
     parser.add_argument("--errors-only", action="store_true", help="leave the perplexities out")
     runs.add_threads(parser)
@@ -54,11 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print both tables."""
-    conditions = {"threads": args.threads, "rows": ROWS, "columns": COLS}
-    whole = runs.Run("quantizers", args, conditions, ["oxillama", "llama.cpp"])
+    whole = runs.Run(args, "threads", engines=("oxillama", "llama.cpp"), rows=ROWS, columns=COLS)
     peer = Peer()
     results: list[Row] = []
-    recorded = compare_errors(peer, results, args)
+    recorded = compare_errors(whole, peer, results)
     if args.record is not None:
         args.record.write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
     if not args.errors_only:
@@ -88,11 +84,10 @@ def relative_error(name: str, blocks: np.ndarray, x: np.ndarray, weights: np.nda
     return float(np.sqrt((weights * (values - x64) ** 2).sum() / (weights * x64**2).sum()))
 
 
-@dataclass
 class Peer:
     """llama.cpp's quantizers, through llama-cpp-python."""
 
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         try:
             import llama_cpp
         except ImportError as error:
@@ -142,7 +137,7 @@ class Peer:
         return found
 
 
-def compare_errors(peer: Peer, results: list[Row], args: argparse.Namespace) -> dict[str, dict[str, float]]:
+def compare_errors(whole: runs.Run, peer: Peer, results: list[Row]) -> dict[str, dict[str, float]]:
     """Print errors, ours and the peer's, and append them to ``results``; the peer's by format and case."""
     recorded: dict[str, dict[str, float]] = {}
     quantized(best(), next(matrices())[1], FORMATS["Q4_0"], None)  # starts the threads
@@ -159,16 +154,12 @@ def compare_errors(peer: Peer, results: list[Row], args: argparse.Namespace) -> 
                     "llama.cpp": partial(peer.quantize, name, x, weights),
                 }
                 errors = {who: relative_error(name, make(), x, by) for who, make in work.items()}
-                times = alternate(
-                    {who: timed(make, x.size) for who, make in work.items()},
-                    rounds=args.rounds,
-                    warmup=args.warmup,
-                )
+                turns = {who: partial(per_weight, make, x.size) for who, make in work.items()}
                 case = "no" if weights is None else "yes"
                 recorded[name][f"{kind}, {case}"] = errors["llama.cpp"]
                 label = f"{name}, {kind}, importance: {case}"
                 found = [Row(label, ERROR, {who: [error] for who, error in errors.items()})]
-                found += rows(label, times, [SPEED])
+                found += whole.rows(turns, [SPEED], label)
                 results += found
                 mine, theirs = errors.values()
                 a, b = (Summary.of(samples).median for samples in found[1].samples.values())
@@ -177,15 +168,9 @@ def compare_errors(peer: Peer, results: list[Row], args: argparse.Namespace) -> 
     return recorded
 
 
-def timed(make: Callable[[], object], n_weights: int) -> Callable[[], dict[str, float]]:
-    """A turn that quantizes a matrix of so many weights."""
-
-    def turn() -> dict[str, float]:
-        start = time.perf_counter()
-        make()
-        return {SPEED.name: (time.perf_counter() - start) / n_weights * 1e9}
-
-    return turn
+def per_weight(make: Callable[[], object], n_weights: int) -> dict[str, float]:
+    """Nanoseconds of a weight when a matrix of so many is quantized."""
+    return {SPEED.name: seconds(make) / n_weights * 1e9}
 
 
 def perplexity(path: Path, threads: int) -> float:

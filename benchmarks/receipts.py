@@ -7,51 +7,37 @@ from __future__ import annotations
 
 import argparse
 import time
-from pathlib import Path
+from functools import partial
 
 from benchmarks import runs
-from benchmarks.timing import alternate
 from oxillama import InferenceEngine, Receipt, verify_batch
-from oxillama.apps.bench.report import Metric, Row, rows
+from oxillama.apps.bench.report import Metric
+from oxillama.apps.doctor.measure import seconds
 
 PROMPT_TOKENS = 16
 METRIC = Metric("whole", "ms a token", False)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `receipts`."""
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    parser.add_argument(
-        "--texts",
-        type=runs.positive,
-        default=1,
-        help="generated and verified together (default: %(default)s)",
-    )
-    parser.add_argument("--new", type=runs.positive, default=256, help="tokens (default: %(default)s)")
-    runs.add_threads(parser)
+    runs.add_model(parser)
+    runs.add_option(parser, "--texts", 1, "generated and verified together")
+    runs.add_option(parser, "--new", 256, "tokens")
     runs.add_arguments(parser, rounds=5)
 
 
 def run(args: argparse.Namespace) -> int:
     """Milliseconds of a token: generated with a receipt, without one, and verified."""
-    runs.check_models([args.model])
-    whole = runs.Run("receipts", args, {"threads": args.threads, "new": args.new, "texts": args.texts})
+    whole = runs.Run(args, "threads", "new", "texts")
     with InferenceEngine.from_gguf(args.model, num_threads=args.threads, prefix_cache_bytes=0) as engine:
         receipts = generate(engine, args.texts, args.new, receipt=True)
-        samples = alternate(
-            {
-                "generated with one": lambda: per_token(engine, args.texts, args.new, receipt=True),
-                "generated": lambda: per_token(engine, args.texts, args.new, receipt=False),
-                "verified": lambda: verified(engine, receipts),
-            },
-            rounds=args.rounds,
-            warmup=args.warmup,
-        )
+        subjects = {
+            "generated with one": partial(per_token, engine, args.texts, args.new, receipt=True),
+            "generated": partial(per_token, engine, args.texts, args.new, receipt=False),
+            "verified": partial(verified, engine, receipts),
+        }
+        samples = whole.alternate(subjects)
     pairs = (("generated with one", "generated"), ("generated", "verified"))
-    found: list[Row] = []
-    for pair in pairs:
-        found += rows(args.model.stem, {name: samples[name] for name in pair}, (METRIC,))
-    return whole.finish(found)
+    return whole.finish(whole.pairs(samples, METRIC, *pairs))
 
 
 def generate(engine: InferenceEngine, n_texts: int, n: int, *, receipt: bool) -> list[Receipt | None]:
@@ -66,9 +52,8 @@ def generate(engine: InferenceEngine, n_texts: int, n: int, *, receipt: bool) ->
 
 def per_token(engine: InferenceEngine, n_texts: int, n: int, *, receipt: bool) -> dict[str, float]:
     """Milliseconds of a token of one generation."""
-    start = time.perf_counter()
-    generate(engine, n_texts, n, receipt=receipt)
-    return {METRIC.name: (time.perf_counter() - start) / (n_texts * n) * 1e3}
+    work = partial(generate, engine, n_texts, n, receipt=receipt)
+    return {METRIC.name: seconds(work) / (n_texts * n) * 1e3}
 
 
 def verified(engine: InferenceEngine, receipts: list[Receipt | None]) -> dict[str, float]:

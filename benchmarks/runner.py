@@ -10,7 +10,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,7 @@ class Runner(ABC):
     """An engine with one model and one sequence.
 
     Attributes:
+        module, package: that the engine is imported from, and that it is installed by.
         appends: whether the engine appends token ids to a context and returns logits. Otherwise only the
             number of the ids counts, and the logits are zeros.
         kv_types: that the engine can be asked for.
@@ -33,10 +36,12 @@ class Runner(ABC):
         load_seconds: time to open the model until it can be run.
         first_token_seconds: time to open the model and run one token, which reads memory-mapped weights.
         n_vocab: tokens in the vocabulary.
-        logits: those of the last token of the last prefill, float32 (n_vocab,).
+        logits: those of the last token of the last `prefill` or `extend`, float32 (n_vocab,).
     """
 
     name: str
+    module: str
+    package: str
     appends: bool = True
     kv_types: Collection[str] = ("f16",)
     kv_type: str = "f16"
@@ -44,6 +49,7 @@ class Runner(ABC):
     first_token_seconds: float
     n_vocab: int
     logits: Logits
+    _module: Any = None
 
     def __init__(
         self, model: Path, threads: int, context: int, clock: Callable[[], float] = time.perf_counter
@@ -71,7 +77,7 @@ class Runner(ABC):
         start = self._clock()
         self._open()
         self.load_seconds = self._clock() - start
-        self._clear()
+        self.clear()
         logits = self._forward([1])
         self.first_token_seconds = self._clock() - start
         self.n_vocab = len(logits)
@@ -79,17 +85,8 @@ class Runner(ABC):
 
     def prefill(self, tokens: Sequence[int]) -> float:
         """Seconds to run ``tokens`` from an empty context, up to the last one's logits."""
-        self._clear()
-        start = self._clock()
-        logits = self._forward(tokens)
-        seconds = self._clock() - start
-        self._check(logits)
-        self.logits = logits.copy()
-        return seconds
-
-    def clear(self) -> None:
-        """Empty the context."""
-        self._clear()
+        self.clear()
+        return self.extend(tokens)
 
     def extend(self, tokens: Sequence[int]) -> float:
         """Seconds to append ``tokens`` to the context, up to the last one's logits."""
@@ -97,6 +94,7 @@ class Runner(ABC):
         logits = self._forward(tokens)
         seconds = self._clock() - start
         self._check(logits)
+        self.logits = logits.copy()
         return seconds
 
     def decode(self, n: int) -> float:
@@ -128,20 +126,24 @@ class Runner(ABC):
         """Version of the engine, imported or not yet loaded."""
 
     @abstractmethod
+    def clear(self) -> None:
+        """Empty the context."""
+
+    @abstractmethod
     def close(self) -> None:
         """Free the model and its memory; may be called at any time."""
 
-    @abstractmethod
     def _import(self) -> None:
         """Import the engine's package; ConfigError when that fails."""
+        try:
+            self._module = import_module(self.module)
+        except (ImportError, OSError, RuntimeError) as error:
+            message = f"peer {self.name}: expected the package {self.package}, got {error}"
+            raise ConfigError(message) from error
 
     @abstractmethod
     def _open(self) -> None:
         """Open the model with a float16 KV cache of ``context`` tokens."""
-
-    @abstractmethod
-    def _clear(self) -> None:
-        """Empty the context."""
 
     @abstractmethod
     def _forward(self, tokens: Sequence[int]) -> Logits:
@@ -150,3 +152,33 @@ class Runner(ABC):
     def _forward_one(self, token: int) -> Logits:
         """Append one token and return its logits."""
         return self._forward([token])
+
+
+class PromptRunner(Runner):
+    """An engine without a call that appends to a context: it takes a prompt, and generates behind it.
+
+    Prefill is the time to the first new token, decoding that from the first to the last.
+    """
+
+    appends = False
+    _vocab_size: int
+    _prompt: Sequence[int] = ()
+
+    def version(self) -> str:
+        self._import()
+        return f"{self.module.replace('_', '-')} {self._module.__version__}"
+
+    def clear(self) -> None: ...
+
+    def _forward(self, tokens: Sequence[int]) -> Logits:
+        self._prompt = tokens
+        self._times(1)
+        return np.zeros(self._vocab_size, np.float32)
+
+    def decode(self, n: int) -> float:
+        times = self._times(n + 1)
+        return times[-1] - times[0]
+
+    @abstractmethod
+    def _times(self, n: int) -> list[float]:
+        """When each of ``n`` tokens came behind the prompt."""

@@ -17,9 +17,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from benchmarks import runs
 from oxillama import InferenceEngine
@@ -34,6 +35,7 @@ from oxillama.apps.doctor.measure import Rates, buffer_bytes, measure_rates, sec
 from oxillama.errors import ConfigError
 from oxillama.models.thread_tuner import ThreadTuner
 
+T = TypeVar("T")
 DECODE = Metric("decode", "tokens/s", higher_is_better=True)
 PREFILL = Metric("prefill", "tokens/s", higher_is_better=True)
 LARGER = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -56,28 +58,18 @@ void GOMP_parallel(void (*work)(void *), void *data, unsigned threads, unsigned 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `scaling`."""
     parser.add_argument("model", type=Path, metavar="MODEL", help="GGUF file")
     runs.add_threads(parser)
-    parser.add_argument("--prompt", type=runs.positive, default=128, help="tokens (default: %(default)s)")
-    parser.add_argument("--new", type=runs.positive, default=16, help="tokens decoded (default: %(default)s)")
-    parser.add_argument(
-        "--bandwidth",
-        type=float,
-        help="GB/s of a socket's memory in the predictions (default: as measured here)",
-    )
-    parser.add_argument(
-        "--cores", type=runs.positive, default=64, help="cores of a socket in the predictions (default: 64)"
-    )
-    parser.add_argument(
-        "--more-thread", type=float, default=0.1, metavar="US",
-        help="us that each thread beyond the second adds to a region; measured where there are more than two "
-        "(default: 0.1, an assumption)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--between-sockets", type=float, default=3.0, metavar="FACTOR",
-        help="how much more a thread of another socket adds to a region's cost (default: 3, an assumption)",
-    )  # fmt: skip
+    runs.add_option(parser, "--prompt", 128, "tokens")
+    runs.add_option(parser, "--new", 16, "tokens decoded")
+    what = "GB/s of a socket's memory in the predictions (default: as measured here)"
+    parser.add_argument("--bandwidth", type=float, help=what)
+    runs.add_option(parser, "--cores", 64, "cores of a socket in the predictions")
+    what = "us that each thread beyond the second adds to a region; measured where there are more than two "
+    what += "(default: 0.1, an assumption)"
+    parser.add_argument("--more-thread", type=float, default=0.1, metavar="US", help=what)
+    what = "how much more a thread of another socket adds to a region's cost (default: 3, an assumption)"
+    parser.add_argument("--between-sockets", type=float, default=3.0, metavar="FACTOR", help=what)
     parser.add_argument("--count", action="store_true", help=argparse.SUPPRESS)  # the child that counts
     runs.add_arguments(parser, rounds=5)
 
@@ -156,12 +148,10 @@ def predict(one: Pass, regions: int, threads: int, facts: Parameters, *, others_
 
 def run(args: argparse.Namespace) -> int:
     """Prints the parts of a step, and predicted beside measured tokens/s."""
-    runs.check_models([args.model])
+    whole = runs.Run(args, "model", "threads", "prompt", "new", model=args.model.stem)
     if args.count:
         print(json.dumps(count_here(args)))
         return 0
-    conditions = {"threads": args.threads, "prompt": args.prompt, "new": args.new}
-    whole = runs.Run("scaling", args, {"model": args.model.stem, **conditions})
     regions = count_regions(args) if args.threads > 1 else {"decode": 0, "prefill": 0}
     counts = thread_counts(args.threads)
     costs = {n: in_openmp_thread(partial(region_costs, n, args.rounds)) for n in counts}
@@ -178,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
         args.between_sockets,
     )
     results = [
-        Row(f"{args.model.stem}, {n} threads", metric, {"oxillama": [tokens / found.seconds]})
+        Row(f"{whole.model}, {n} threads", metric, {"oxillama": [tokens / found.seconds]})
         for n in counts
         for metric, tokens, found in zip((DECODE, PREFILL), (1, args.prompt), passes[n])
     ]
@@ -258,34 +248,29 @@ def measure(
         counted_kernels() as calls,
         InferenceEngine.from_gguf(args.model, num_threads=max(counts), context_size=size) as engine,
     ):
-        with engine.session() as session:
-            n_vocab = len(session.prefill([1]))
-        prompt, new = fixed_tokens(args.prompt, n_vocab), fixed_tokens(args.new, n_vocab)
         runner = engine.model.runner
         for i in range(args.warmup + args.rounds):
             for n in counts:
                 runner.tuner = ThreadTuner(n)
-                with engine.session() as session:
-                    told = [timed(calls, partial(session.prefill, prompt))]
-                    told += [timed(calls, partial(session.forward, token)) for token in new]
+                prompt, *new = each_pass(engine, args, partial(timed, calls))
                 found, _ = measure_rates(load(best().target), [n], n_bytes, 3)
                 if i >= args.warmup:
-                    prompts[n].append(told[0])
-                    steps[n] += told[1:]
+                    prompts[n].append(prompt)
+                    steps[n] += new
                     rates[n] += found
-    passes = {n: (typical(steps[n]), typical(prompts[n])) for n in counts}
-    return passes, [typical_rates(rates[n]) for n in counts]
+    parts = ("outside", "products", "others")
+    passes = {n: (typical(steps[n], *parts), typical(prompts[n], *parts)) for n in counts}
+    return passes, [typical(rates[n], "read", "products", "float_products") for n in counts]
 
 
-def typical_rates(found: Sequence[Rates]) -> Rates:
-    """The medians of some rates with the same number of threads."""
-    median = statistics.median
-    return Rates(
-        found[0].threads,
-        median(rates.read for rates in found),
-        median(rates.products for rates in found),
-        median(rates.float_products for rates in found),
-    )
+def each_pass(engine: Any, args: argparse.Namespace, told: Callable[[Callable[[], object]], T]) -> list[T]:
+    """What is told of a prefill, and of each decode step behind it."""
+    with engine.session() as session:
+        n_vocab = len(session.prefill([1]))
+    with engine.session() as session:
+        works = [partial(session.prefill, fixed_tokens(args.prompt, n_vocab))]
+        works += [partial(session.forward, token) for token in fixed_tokens(args.new, n_vocab)]
+        return [told(work) for work in works]
 
 
 def timed(calls: KernelCalls, work: Callable[[], object]) -> Pass:
@@ -296,14 +281,10 @@ def timed(calls: KernelCalls, work: Callable[[], object]) -> Pass:
     return Pass(taken - calls.in_kernels, products, calls.in_kernels - products, tuple(calls.products))
 
 
-def typical(passes: Sequence[Pass]) -> Pass:
-    """The medians of some passes of one kind."""
-    median = statistics.median
-    return Pass(
-        median(found.outside for found in passes),
-        median(found.products for found in passes),
-        median(found.others for found in passes),
-        passes[-1].shapes,
+def typical(found: Sequence[Pass] | Sequence[Rates], *names: str) -> Any:
+    """The last of some measurements of one kind, with the medians of all in fields of these names."""
+    return replace(
+        found[-1], **{name: statistics.median(getattr(each, name) for each in found) for name in names}
     )
 
 
@@ -352,13 +333,5 @@ def count_here(args: argparse.Namespace) -> dict[str, int]:
 
     size = args.prompt + args.new
     with InferenceEngine.from_gguf(args.model, num_threads=args.threads, context_size=size) as engine:
-        with engine.session() as session:
-            n_vocab = len(session.prefill([1]))
-        prompts, steps = [], []
-        for _ in range(3):
-            with engine.session() as session:
-                prompts.append(counted(partial(session.prefill, fixed_tokens(args.prompt, n_vocab))))
-                steps += [
-                    counted(partial(session.forward, token)) for token in fixed_tokens(args.new, n_vocab)
-                ]
-    return {"decode": max(steps), "prefill": max(prompts)}
+        found = [each_pass(engine, args, counted) for _ in range(3)]
+    return {"decode": max(max(steps) for _, *steps in found), "prefill": max(prompt for prompt, *_ in found)}

@@ -3,107 +3,146 @@
 The library and a server in another process take turns: as many greedy texts at a time as there are clients,
 each read as a stream over a connection of its own. Then a client sends a prompt as long as the context and
 leaves in the middle of it; measured is the time until the engine has ended its request.
+
+A peer is a llama-server. Both servers have the path ``/completion`` and take token ids, so that both read the
+same bodies, in turns, and do the same work.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
 import json
+import statistics
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks import runs, server_peer
-from benchmarks.over_http import served
-from benchmarks.timing import alternate
+from benchmarks import runs
+from benchmarks.server_peer import llama_server, post, served
 from oxillama import InferenceEngine
-from oxillama.apps.bench.report import Metric, Row, rows
+from oxillama.apps.bench.report import Metric, Row
+from oxillama.apps.bench.run import fixed_tokens
+from oxillama.apps.doctor.measure import seconds
 from oxillama.base.config.server import ServerConfig
 from oxillama.errors import ConfigError
 
 PROMPT = "Once upon a time"
+PATH = "/v1/completions"
 ATTEMPTS = 50  # to leave before a prompt is over
 CHUNK = 64  # so that a prompt takes several steps
-GREEDY = {"temperature": 0, "ignore_eos": True}
+GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 THREAD = (Metric("1 clients, the server's thread", "us a token", False),)
 GONE = (Metric("client gone to request ended", "ms", False),)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `server`."""
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
-    runs.add_threads(parser)
-    parser.add_argument(
-        "--clients", type=runs.positive, nargs="+", default=[1, 8], metavar="N", help="(default: 1 8)"
-    )
-    parser.add_argument(
-        "--new", type=runs.positive, default=100, help="tokens of a text (default: %(default)s)"
-    )
+    runs.add_model(parser)
+    runs.add_option(parser, "--clients", [1, 8], nargs="+", metavar="N")
+    runs.add_option(parser, "--new", 100, "tokens of a text")
     parser.add_argument("--peer", type=Path, metavar="LLAMA_SERVER", help="a llama-server to compare with")
-    parser.add_argument(
-        "--prefix",
-        type=int,
-        default=1000,
-        help="with a peer: tokens of a prompt that clients share; 0 leaves it out (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--only-peer", action="store_true", help="leave out the library and the client that goes"
-    )
+    what = "with a peer: tokens of a prompt that clients share; 0 leaves it out"
+    runs.add_option(parser, "--prefix", 1000, what, type=int)
+    what = "leave out the library and the client that goes"
+    parser.add_argument("--only-peer", action="store_true", help=what)
     runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Tokens a second both ways, microseconds over the library's, and the wait after a client has left."""
-    runs.check_models([args.model])
-    conditions = {"threads": args.threads, "new": args.new, "clients": args.clients}
-    whole = runs.Run("server", args, conditions)
+    whole = runs.Run(args, "threads", "new", "clients")
     found: list[Row] = []
     if not args.only_peer:
-        found += beside_library(args)
+        found += beside_library(whole, args)
     if args.peer is not None:
-        found += beside_peer(args)
+        found += beside_peer(whole, args)
     return whole.finish(found)
 
 
-def beside_library(args: argparse.Namespace) -> list[Row]:
+def beside_library(whole: runs.Run, args: argparse.Namespace) -> list[Row]:
     """The rows of the server beside the library, and of a client that goes away."""
     engine = InferenceEngine.from_gguf(args.model, num_threads=args.threads, prefill_chunk_size=CHUNK)
     found: list[Row] = []
     with served(args.model, args.threads) as ours:
         for n in args.clients:
-            found += compare(engine, ours.port, n, args)
-    alone = {"server": partial(processor_time, engine, args.new)}
-    gone = {"server": partial(time_to_end, engine)}
-    for turns, metrics in ((alone, THREAD), (gone, GONE)):
-        samples = alternate(turns, rounds=args.rounds, warmup=args.warmup)
-        found += rows(args.model.stem, samples, metrics)
-    return found
+            found += compare(whole, engine, ours.port, n, args.new)
+    found += whole.rows({"server": partial(processor_time, engine, args.new)}, THREAD)
+    return [*found, *whole.rows({"server": partial(time_to_end, engine)}, GONE)]
 
 
-def beside_peer(args: argparse.Namespace) -> list[Row]:
-    """The rows of the server beside llama-server."""
+def beside_peer(whole: runs.Run, args: argparse.Namespace) -> list[Row]:
+    """Tokens a second of streams of either server, and the first token of as many behind a shared prompt."""
     found: list[Row] = []
     context = args.prefix + args.new + 128
     for n in args.clients:
         ours = served(args.model, args.threads, context)
-        theirs = server_peer.llama_server(args.peer, args.model, args.threads, n, context)
+        theirs = llama_server(args.peer, args.model, args.threads, n, context)
+        speed = Metric(f"{n} clients over HTTP", "tok/s", True)
+        first = Metric(f"first token, {n} clients behind {args.prefix} shared tokens", "ms", False)
         with ours as server, theirs as peer:
-            found += server_peer.measure(
-                {"oxillama": server.port, "llama-server": peer},
-                args.model.stem,
-                clients=n,
-                new=args.new,
-                prefix=args.prefix,
-                n_vocab=vocabulary_of(server.port),
-                rounds=args.rounds,
-                warmup=args.warmup,
-            )
+            ports, n_vocab = {"oxillama": server.port, "llama-server": peer.port}, vocabulary_of(server.port)
+            prompts = [fixed_tokens(16 + i, n_vocab) for i in range(n)]
+            turns = {
+                name: partial(speed_of, speed.name, port, prompts, args.new) for name, port in ports.items()
+            }
+            found += whole.rows(turns, [speed])
+            if args.prefix:
+                how = n, args.prefix, n_vocab
+                turns = {name: partial(first_tokens, first.name, port, *how) for name, port in ports.items()}
+                found += whole.rows(turns, [first])
     return found
+
+
+def speed_of(name: str, port: int, prompts: Sequence[list[int]], new: int) -> dict[str, float]:
+    """Tokens a second of a stream for each prompt."""
+    start = time.perf_counter()
+    texts = ask_all(port, prompts, new)
+    taken = time.perf_counter() - start
+    n = sum(map(len, texts))
+    if n != len(prompts) * new:
+        raise ConfigError(f"--new: expected {len(prompts) * new} tokens of all clients, got {n}")
+    return {name: n / taken}
+
+
+def first_tokens(name: str, port: int, clients: int, prefix: int, n_vocab: int) -> dict[str, float]:
+    """Milliseconds to the first token, the median of ``clients`` that come at once behind a prompt that one
+    has sent before; each goes on with other tokens."""
+    salt = time.perf_counter_ns() % (n_vocab // 2)
+    shared = [(token + salt) % (n_vocab - 300) + 259 for token in fixed_tokens(prefix, n_vocab)]
+    ask_all(port, [[*shared, 300]], 1)
+    first: list[float] = []
+    ask_all(port, [[*shared, *range(301 + 9 * i, 310 + 9 * i)] for i in range(clients)], 4, first)
+    return {name: 1e3 * statistics.median(first)}
+
+
+def ask_all(
+    port: int, prompts: Sequence[list[int]], new: int, first: list[float] | None = None
+) -> list[list[Any]]:
+    """Reads a stream for each prompt to its end, all at a time; the tokens that came.
+
+    ``first`` gets the seconds after which each had its first token.
+    """
+
+    def read(prompt: list[int]) -> list[Any]:
+        found: list[Any] = []
+        body = {"prompt": prompt, "n_predict": new, "stream": True, **GREEDY, "return_tokens": True}
+        start = time.perf_counter()
+        with closing(post(port, "/completion", body)) as connection:
+            for line in connection.getresponse():
+                if line.startswith(b"data: {"):
+                    tokens = json.loads(line[6:]).get("tokens", [])
+                    if tokens and not found and first is not None:
+                        first.append(time.perf_counter() - start)
+                    found += tokens
+        return found
+
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        return list(pool.map(read, prompts))
 
 
 def vocabulary_of(port: int) -> int:
@@ -112,53 +151,33 @@ def vocabulary_of(port: int) -> int:
         return int(json.load(answer)["data"][0]["meta"]["n_vocab"])
 
 
-def compare(engine: InferenceEngine, port: int, n: int, args: argparse.Namespace) -> list[Row]:
+def compare(whole: runs.Run, engine: InferenceEngine, port: int, n: int, new: int) -> list[Row]:
     """The rows of ``n`` texts at a time."""
     speed = Metric(f"{n} clients", "tok/s", True)
     extra = Metric(f"{n} clients, over the library", "us a token", False)
     last: dict[str, float] = {}
+    ways: dict[str, Callable[[], object]] = {
+        "library": partial(engine.generate_batch, [PROMPT] * n, max_tokens=new, **GREEDY),
+        "server": partial(read_all, port, n, new),
+    }
 
     def turn(name: str) -> dict[str, float]:
-        start = time.perf_counter()
-        if name == "library":
-            engine.generate_batch([PROMPT] * n, max_tokens=args.new, **GREEDY)  # type: ignore[arg-type]
-        else:
-            read_all(port, n, args.new)
-        last[name] = (time.perf_counter() - start) / args.new
+        last[name] = seconds(ways[name]) / new
         return {speed.name: n / last[name], extra.name: 1e6 * (last[name] - last["library"])}
 
-    subjects = {name: partial(turn, name) for name in ("library", "server")}
-    samples = alternate(subjects, rounds=args.rounds, warmup=args.warmup)
-    return list(rows(args.model.stem, samples, (speed, extra)))
+    return whole.rows({name: partial(turn, name) for name in ways}, (speed, extra))
 
 
 def read_all(port: int, n: int, n_tokens: int) -> None:
     """Reads ``n`` streams to their ends, all at a time."""
-    failed: list[BaseException] = []
 
-    def read() -> None:
-        try:
-            connection = ask(port, {"prompt": PROMPT, "max_tokens": n_tokens, "stream": True, **GREEDY})
+    def read(body: dict[str, Any]) -> None:
+        with closing(post(port, PATH, body)) as connection:
             last = connection.getresponse().read().splitlines()[-2]
-            assert last == b"data: [DONE]", last
-            connection.close()
-        except BaseException as error:
-            failed.append(error)
+        assert last == b"data: [DONE]", last
 
-    threads = [threading.Thread(target=read) for _ in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failed:
-        raise failed[0]
-
-
-def ask(port: int, body: dict[str, object]) -> http.client.HTTPConnection:
-    """A connection on which a completion was asked for."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-    return connection
+    with ThreadPoolExecutor(n) as pool:
+        list(pool.map(read, [{"prompt": PROMPT, "max_tokens": n_tokens, "stream": True, **GREEDY}] * n))
 
 
 @contextmanager
@@ -186,9 +205,9 @@ def time_to_end(engine: InferenceEngine) -> dict[str, float]:
     """Milliseconds from a client's leaving, in the middle of its prompt, to the end of its request."""
     with serving(engine) as (port, _):
         for _ in range(ATTEMPTS):
-            seconds = leave(engine, port)
-            if seconds is not None:
-                return {GONE[0].name: 1e3 * seconds}
+            taken = leave(engine, port)
+            if taken is not None:
+                return {GONE[0].name: 1e3 * taken}
         raise ConfigError("--model: expected one whose prompts take longer, all were over at once")
 
 
@@ -210,12 +229,12 @@ def leave(engine: InferenceEngine, port: int) -> float | None:
     prompt = [(first + 7 * i) % 256 + 3 for i in range(engine.context_size - 1)]
     metrics, finished = engine.metrics, engine.metrics.finished.copy()
     n_run = metrics.prefill_tokens
-    connection = ask(port, {"prompt": prompt, "max_tokens": 1})
+    connection = post(port, PATH, {"prompt": prompt, "max_tokens": 1})
     while metrics.prefill_tokens == n_run:
         time.sleep(0.0002)
     connection.close()
     start = time.perf_counter()
     while metrics.finished == finished:
         time.sleep(0.0002)
-    seconds = time.perf_counter() - start
-    return seconds if metrics.finished["cancelled"] > finished["cancelled"] else None
+    taken = time.perf_counter() - start
+    return taken if metrics.finished["cancelled"] > finished["cancelled"] else None

@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -21,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import runs
+from benchmarks.server import serving
+from benchmarks.server_peer import request_of
 from oxillama import SchedulerConfig, demo
-from oxillama.base.config.server import ServerConfig
 from oxillama.compat.engine import InferenceEngine
 
 WORDS = ["the", "toad", "a boat", "Mia", "said", "and then", "she", "saw", "who lived", "by", "old", "fox"]
@@ -71,10 +71,9 @@ class Found:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `server-load`."""
     parser.add_argument("--model", type=Path, default=demo.STORY, help="GGUF file (default: the demo's)")
-    parser.add_argument("--clients", type=runs.positive, default=64, help="(default: %(default)s)")
-    parser.add_argument("--seconds", type=runs.positive, default=60, help="(default: %(default)s)")
+    runs.add_option(parser, "--clients", 64)
+    runs.add_option(parser, "--seconds", 60)
     parser.add_argument("--seed", type=int, default=0)
 
 
@@ -117,9 +116,6 @@ def load(model: Path, jobs: list[Job], clients: int, goes_on: Callable[[int], bo
     Args:
         goes_on: whether a client sends one more request, from the number sent so far.
     """
-    from oxillama.apps.server.listening import Listening
-    from oxillama.apps.server.models import Hosted, Models
-
     probe = InferenceEngine.from_gguf(model)
     probe.logits("a")
     stride = probe.model.pool.page_stride
@@ -129,20 +125,9 @@ def load(model: Path, jobs: list[Job], clients: int, goes_on: Callable[[int], bo
         prefix_cache_bytes=40 * stride,
         scheduler=SchedulerConfig(max_sequences=32, max_waiting=256),
     )
-    config = ServerConfig(port=0)
-    server = Listening(Models([Hosted("model", engine)], config), config)
-    with server.bound():
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        try:
-            while not server.is_listening:
-                time.sleep(0.01)
-            port = int(server.url.rpartition(":")[2])
-            found = asyncio.run(Clients(port, jobs, random.Random(seed), goes_on).run(clients))
-            settle(engine, found)
-        finally:
-            server.stop()
-            thread.join()
+    with engine, serving(engine) as (port, _):
+        found = asyncio.run(Clients(port, jobs, random.Random(seed), goes_on).run(clients))
+        settle(engine, found)
     return found
 
 
@@ -206,9 +191,7 @@ class Clients:
         leaves: int | None,
     ) -> str:
         """Sends a request; what became of it. A client that leaves does so after so many lines."""
-        body = json.dumps(job.body).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        writer.write(f"{head}Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
+        writer.write(request_of(path, json.dumps(job.body)))
         if leaves == 0:
             await asyncio.sleep(self.rng.random() / 50)
             return "gone"

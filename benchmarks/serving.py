@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ import numpy as np
 
 from benchmarks import over_http, plot, runs
 from benchmarks.peers import LlamaCpp
-from benchmarks.timing import alternate
 from benchmarks.vllm import Vllm
-from oxillama.apps.bench.report import Metric, Row, Summary, align, rows
+from oxillama.apps.bench.report import Metric, Row, Summary, align
 from oxillama.apps.bench.run import fixed_tokens
+from oxillama.apps.doctor.measure import seconds
 from oxillama.errors import PromptError
 
 PROMPT = 16  # tokens of each sequence's prompt
@@ -30,65 +31,26 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p":
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `serving`."""
-    command.add_argument("--model", type=Path, required=True, help="GGUF file")
-    command.add_argument(
-        "--peer",
-        type=engine_or_server,
-        action="append",
-        default=[],
-        help="to compare with: llama.cpp, decoding together, or over HTTP oxillama-w8a8, vllm or the path of "
-        "a llama-server; repeatable",
-    )
-    command.add_argument(
-        "--vllm-preload", metavar="LIBS", help="libraries for vLLM's server alone, by colons (LD_PRELOAD)"
-    )
-    runs.add_threads(command)
-    command.add_argument(
-        "--sequences", type=int, nargs="*", default=[1, 8, 32], help="sequences at once (default: 1 8 32)"
-    )
-    command.add_argument("--new", type=int, default=16, help="tokens of each (default: %(default)s)")
-    command.add_argument(
-        "--prefix",
-        type=int,
-        default=1024,
-        help="tokens of the shared prefix; 0 leaves it out (default: 1024)",
-    )
-    command.add_argument(
-        "--long", type=int, default=0, help="tokens of a long prompt beside a stream (default: leave it out)"
-    )
-    command.add_argument(
-        "--clients",
-        type=runs.positive,
-        nargs="*",
-        default=[],
-        metavar="N",
-        help="streams at once over HTTP, beside generate_batch (default: leave them out)",
-    )
-    command.add_argument(
-        "--http-long",
-        type=int,
-        default=0,
-        help="tokens of a long prompt beside four streams over HTTP (default: leave it out)",
-    )
-    command.add_argument(
-        "--waits",
-        type=float,
-        nargs="*",
-        default=[],
-        metavar="MS",
-        help="limits of the wait of streams over HTTP while prompts come; 1e9 for none",
-    )
-    command.add_argument(
-        "--mixed-prompt", type=runs.positive, default=512, help="tokens of such a prompt (default: 512)"
-    )
-    command.add_argument(
-        "--peer-batches",
-        type=runs.positive,
-        nargs="*",
-        default=[32, 128, 512],
-        help="tokens of a peer's step with --waits, -b or --max-num-batched-tokens (default: 32 128 512)",
-    )
+    runs.add_model(command)
+    what = "to compare with: llama.cpp, decoding together, or over HTTP oxillama-w8a8, vllm or the path of a "
+    what += "llama-server; repeatable"
+    command.add_argument("--peer", type=engine_or_server, action="append", default=[], help=what)
+    what = "libraries for vLLM's server alone, by colons (LD_PRELOAD)"
+    command.add_argument("--vllm-preload", metavar="LIBS", help=what)
+    runs.add_option(command, "--sequences", [1, 8, 32], "sequences at once", type=int, nargs="*")
+    runs.add_option(command, "--new", 16, "tokens of each", type=int)
+    runs.add_option(command, "--prefix", 1024, "tokens of the shared prefix; 0 leaves it out", type=int)
+    what = "tokens of a long prompt beside a stream (default: leave it out)"
+    command.add_argument("--long", type=int, default=0, help=what)
+    what = "streams at once over HTTP, beside generate_batch (default: leave them out)"
+    command.add_argument("--clients", type=runs.positive, nargs="*", default=[], metavar="N", help=what)
+    what = "tokens of a long prompt beside four streams over HTTP (default: leave it out)"
+    command.add_argument("--http-long", type=int, default=0, help=what)
+    what = "limits of the wait of streams over HTTP while prompts come; 1e9 for none"
+    command.add_argument("--waits", type=float, nargs="*", default=[], metavar="MS", help=what)
+    runs.add_option(command, "--mixed-prompt", 512, "tokens of such a prompt")
+    what = "tokens of a peer's step with --waits, -b or --max-num-batched-tokens"
+    runs.add_option(command, "--peer-batches", [32, 128, 512], what, nargs="*")
     command.add_argument("--plot", type=Path, help="draw --waits as .svg or .png")
     runs.add_arguments(command)
 
@@ -99,14 +61,12 @@ def engine_or_server(text: str) -> str | Path:
 
 
 def run(args: argparse.Namespace) -> int:
-    """`serving`: prints what was asked for."""
-    runs.check_models([args.model])
     names = ("threads", "sequences", "new", "prefix", "long", "clients", "http_long", "waits", "mixed_prompt")
     with_engine = LlamaCpp.name in args.peer
     engines = ["oxillama", *(peer for peer in args.peer if isinstance(peer, str))]
     if args.plot is not None:
         plot.check(args.plot)
-    whole = runs.Run("serving", args, {name: getattr(args, name) for name in names}, engines)
+    whole = runs.Run(args, *names, engines=engines)
     context = max(args.prefix + 128, args.long + 1024, 512)
     engine = make_engine(args.model, args.threads, context)
     results: list[Row] = []
@@ -115,9 +75,7 @@ def run(args: argparse.Namespace) -> int:
         if peer is not None:
             peer.load()
         for n in args.sequences:
-            results += measure_decoding(
-                engine, peer, n, args.new, args.rounds, warmup=args.warmup, model=args.model.stem
-            )
+            results += measure_decoding(whole, engine, peer, n, args.new, whole.model)
         if peer is not None:
             peer.close()
         print(align([["sequences", "outside of the model, of a step"], *overheads(engine, args)]), flush=True)
@@ -126,13 +84,13 @@ def run(args: argparse.Namespace) -> int:
     if args.long:
         print(align(worst_gap(engine, args.long)))
     if args.clients:
-        results += over_http.beside_library(engine, args)
+        results += over_http.beside_library(whole, engine, args)
     n_vocab = engine.model.spec.n_vocab
     engine.close()
     if args.http_long:
-        results += over_http.beside_prompt(args, n_vocab)
+        results += over_http.beside_prompt(whole, args, n_vocab)
     if args.waits:
-        results += over_http.waits(args, n_vocab)
+        results += over_http.waits(whole, args, n_vocab)
     return whole.finish(results)
 
 
@@ -156,7 +114,7 @@ class BatchedLlamaCpp(LlamaCpp):
 
     def prefill_all(self, prompts: Sequence[Sequence[int]]) -> None:
         """Empties the context and runs a prompt for each sequence, a few at a time."""
-        self._clear()
+        self.clear()
         for i, prompt in enumerate(prompts):
             self._decode([(token, at, i) for at, token in enumerate(prompt)])
 
@@ -167,18 +125,18 @@ class BatchedLlamaCpp(LlamaCpp):
         for at, token in enumerate(tokens):
             self._decode([(token, start + at, i) for i in range(n_sequences)])
             for i in range(n_sequences):
-                self._api.llama_get_logits_ith(self._context, i)
+                self._module.llama_get_logits_ith(self._context, i)
         return time.perf_counter() - begun
 
     def _decode(self, cells: Sequence[tuple[int, int, int]]) -> None:
         """One batch of (token, position, sequence), all with logits."""
-        batch = self._api.llama_batch_init(len(cells), 0, 1)
+        batch = self._module.llama_batch_init(len(cells), 0, 1)
         batch.n_tokens = len(cells)
         for i, (token, position, sequence) in enumerate(cells):
             batch.token[i], batch.pos[i] = token, position
             batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = 1, sequence, 1
-        status = self._api.llama_decode(self._context, batch)
-        self._api.llama_batch_free(batch)
+        status = self._module.llama_decode(self._context, batch)
+        self._module.llama_batch_free(batch)
         if status != 0:
             raise PromptError(f"{self.model}: llama_decode of {len(cells)} tokens returned {status}")
 
@@ -189,10 +147,8 @@ def prompts_of(n: int, n_vocab: int, length: int = PROMPT) -> list[list[int]]:
     return [rng.integers(3, n_vocab, length).tolist() for _ in range(n)]
 
 
-def measure_decoding(
-    engine: Any, peer: Any, n: int, new: int, rounds: int, *, warmup: int = 1, model: str = ""
-) -> list[Row]:
-    """Tokens per second of ``n`` sequences together."""
+def measure_decoding(whole: runs.Run, engine: Any, peer: Any, n: int, new: int, model: str) -> list[Row]:
+    """Tokens per second of ``n`` sequences together; ``peer`` may be None."""
     metric = Metric(f"decode, {n} sequences", "tok/s", higher_is_better=True)
 
     def ours() -> dict[str, float]:
@@ -209,7 +165,7 @@ def measure_decoding(
     subjects: dict[str, Callable[[], dict[str, float]]] = {"oxillama": ours}
     if peer is not None:
         subjects[peer.name] = theirs
-    return rows(model, alternate(subjects, rounds=rounds, warmup=warmup), [metric])
+    return whole.rows(subjects, [metric], model)
 
 
 def generate(engine: Any, prompts: Sequence[Sequence[int]], n: int) -> None:
@@ -234,9 +190,7 @@ def overheads(engine: Any, args: argparse.Namespace) -> list[list[str]]:
                 inside[0] += time.perf_counter() - begun
 
         runner.complete = timed
-        begun = time.perf_counter()
-        generate(engine, prompts_of(n, engine.model.spec.n_vocab), args.new)
-        total = time.perf_counter() - begun
+        total = seconds(partial(generate, engine, prompts_of(n, engine.model.spec.n_vocab), args.new))
         runner.complete = real
         found.append([str(n), f"{1 - inside[0] / total:.2%}"])
     return found
@@ -245,29 +199,24 @@ def overheads(engine: Any, args: argparse.Namespace) -> list[list[str]]:
 def first_tokens(engine: Any, length: int, n: int = 16) -> list[list[str]]:
     """Time to the first token of requests, one after the other, that begin with the same tokens."""
     prefix = prompts_of(1, engine.model.spec.n_vocab, length)[0]
-    seconds = []
-    for tail in prompts_of(n, engine.model.spec.n_vocab, 8):
-        begun = time.perf_counter()
-        generate(engine, [prefix + tail], 1)
-        seconds.append(time.perf_counter() - begun)
-    rest = Summary.of(seconds[1:])
-    lines = [
-        ["shared prefix", "first request, s", f"the {n - 1} others, median s", "worst s", "others / first"]
-    ]
-    share = f"{rest.median / seconds[0]:.1%}, worst {rest.max / seconds[0]:.1%}"
-    return [*lines, [str(length), f"{seconds[0]:.3f}", f"{rest.median:.4f}", f"{rest.max:.4f}", share]]
+    tails = prompts_of(n, engine.model.spec.n_vocab, 8)
+    first, *others = [seconds(partial(generate, engine, [prefix + tail], 1)) for tail in tails]
+    rest = Summary.of(others)
+    head = ["shared prefix", "first request, s", f"the {n - 1} others, median s", "worst s", "others / first"]
+    share = f"{rest.median / first:.1%}, worst {rest.max / first:.1%}"
+    return [head, [str(length), f"{first:.3f}", f"{rest.median:.4f}", f"{rest.max:.4f}", share]]
 
 
 def worst_gap(engine: Any, length: int) -> list[list[str]]:
     """The longest that a running stream waits for a token while a long prompt is run beside it."""
     steps: list[tuple[float, int]] = []  # seconds and rows of prompts
-    tell = engine.metrics.step
+    tell = engine.metrics.stepped
 
-    def step(batch: Any, seconds: float) -> None:
-        steps.append((seconds, batch.n_prefill))
-        tell(batch, seconds)
+    def stepped(batch: Any, now: float) -> None:
+        steps.append((batch.times.end - batch.times.propose, batch.n_prefill))
+        tell(batch, now)
 
-    engine.metrics.step = step
+    engine.metrics.stepped = stepped
     (long,) = prompts_of(1, engine.model.spec.n_vocab, length)
     stream = engine.stream(prompts_of(1, engine.model.spec.n_vocab)[0], max_tokens=None, window=None)
     for _ in range(4):
@@ -281,9 +230,9 @@ def worst_gap(engine: Any, length: int) -> list[list[str]]:
     other.join()
     total = time.perf_counter() - begun
     stream.close()
-    engine.metrics.step = tell
-    mixed = [(seconds, n) for seconds, n in steps if n and seconds < total / 2][1:]
-    step_seconds = Summary.of([seconds for seconds, _ in mixed])
+    engine.metrics.stepped = tell
+    mixed = [(taken, n) for taken, n in steps if n and taken < total / 2][1:]
+    step_seconds = Summary.of([taken for taken, _ in mixed])
     gaps = np.diff(times)
     head = ["long prompt", "total s", "stream's tokens", "chunk, median", "step, median s", "step, worst s"]
     row = [str(length), f"{total:.1f}", str(len(times)), f"{np.median([n for _, n in mixed]):.0f}"]

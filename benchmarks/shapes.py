@@ -7,7 +7,7 @@ llama.cpp's src/models/*.cpp asks a file for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -201,6 +201,28 @@ def _wanted_format(mix: str, base: str, kind: str, layer: int, shape: Shape) -> 
     return base
 
 
+FAMILY_KEYS: dict[str, Callable[[Shape], dict[str, Any]]] = {
+    "glm4moe": lambda shape: {
+        **{"expert_gating_func": 2, "expert_weights_norm": True, "expert_weights_scale": 1.0},
+        "rope.dimension_count": shape.key_dim // 2,
+    },
+    "lfm2moe": lambda shape: {
+        **{"expert_gating_func": 2, "shortconv.l_cache": 3},
+        "attention.head_count_kv": [shape.n_head_kv * attends(i) for i in range(shape.n_layer)],
+    },
+    "gpt-oss": lambda shape: {
+        **{"rope.scaling.type": "yarn", "rope.scaling.factor": 32.0},
+        "rope.scaling.original_context_length": 4096,
+    },
+    "gemma2": lambda shape: {
+        **{"attention.sliding_window": 4096, "attn_logit_softcapping": 50.0},
+        "final_logit_softcapping": 30.0,
+    },
+    "phi3": lambda shape: {"rope.scaling.original_context_length": shape.context},
+}
+"""Metadata of a family beside what its dimensions tell."""
+
+
 def metadata(shape: Shape) -> dict[str, Any]:
     """Keys without the architecture's prefix: whole numbers are uint32, lists int32, others float32."""
     found: dict[str, Any] = {
@@ -212,17 +234,14 @@ def metadata(shape: Shape) -> dict[str, Any]:
         "vocab_size": shape.n_vocab,
     }
     if shape.n_state:
-        return (
-            found
-            | {
-                "attention.head_count": 0,
-                "ssm.conv_kernel": 4,
-                "ssm.inner_size": 2 * shape.n_embd,
-                "ssm.state_size": shape.n_state,
-                "ssm.time_step_rank": shape.n_head,
-            }
-            | ({"ssm.group_count": 1} if shape.family == "mamba2" else {})
-        )
+        found |= {
+            "attention.head_count": 0,
+            "ssm.conv_kernel": 4,
+            "ssm.inner_size": 2 * shape.n_embd,
+            "ssm.state_size": shape.n_state,
+            "ssm.time_step_rank": shape.n_head,
+        }
+        return found | ({"ssm.group_count": 1} if shape.family == "mamba2" else {})
     found |= {
         "attention.head_count": shape.n_head,
         "attention.head_count_kv": shape.n_head_kv,
@@ -264,28 +283,8 @@ def metadata(shape: Shape) -> dict[str, Any]:
             found["rope.dimension_sections"] = [11, 11, 10, 0]
     if shape.windows is not None:
         found |= window_metadata(shape, shape.windows)
-    if shape.family in ("glm4moe", "lfm2moe"):
-        found["expert_gating_func"] = 2
-    if shape.family == "glm4moe":
-        found |= {
-            "expert_weights_norm": True,
-            "expert_weights_scale": 1.0,
-            "rope.dimension_count": shape.key_dim // 2,
-        }
-    if shape.family == "lfm2moe":
-        found["shortconv.l_cache"] = 3
-        found["attention.head_count_kv"] = [shape.n_head_kv * attends(i) for i in range(shape.n_layer)]
-    if shape.family == "gpt-oss":
-        found |= {"rope.scaling.type": "yarn", "rope.scaling.factor": 32.0}
-        found["rope.scaling.original_context_length"] = 4096
-    if shape.family == "gemma2":
-        found |= {
-            "attention.sliding_window": 4096,
-            "attn_logit_softcapping": 50.0,
-            "final_logit_softcapping": 30.0,
-        }
-    if shape.family == "phi3":
-        found["rope.scaling.original_context_length"] = shape.context
+    if shape.family in FAMILY_KEYS:
+        found |= FAMILY_KEYS[shape.family](shape)
     return found | {name: shape.key(name) for name in shape.keys}
 
 

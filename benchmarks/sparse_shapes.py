@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from benchmarks.layers import Named, attention, choice_bias, feed_forward, qwen35_layer
+from benchmarks.layers import Named, attention, feed_forward, head_norms, latent_attention, qwen35_layer
 from benchmarks.shape import Delta, Experts, Latent, Shape
 
 
@@ -20,17 +20,22 @@ def qwen4exp_layer(shape: Shape, layer: int) -> Named:
         if name not in ("attn_norm", "post_attention_norm"):
             yield name, dims
     if shape.delta is not None and (layer + 1) % shape.delta.every == 0:
-        heads, width = shape.key("attention.indexer.head_count"), shape.key("attention.indexer.key_length")
-        yield "indexer.q_proj", (heads * width, shape.n_embd)
-        yield "indexer.k_proj", (width, shape.n_embd)
-        yield "indexer.q_norm", (width,)
-        yield "indexer.k_norm", (width,)
+        yield from indexer_projections(shape, shape.key("attention.indexer.head_count"))
     if layer in shape.key("ple.layers"):
         yield "ple_key", (shape.n_streams, shape.n_embd)
         yield "ple_value", (shape.n_embd, shape.n_embd)
         for name in ("ple_norm_key", "ple_norm_query", "ple_norm_conv"):
             yield name, (shape.n_streams,)
         yield "ple_conv1d", (shape.n_streams, shape.key("ple.conv_kernel"))
+
+
+def indexer_projections(shape: Shape, heads: int) -> Named:
+    """What makes an indexer's queries, of so many heads, and its keys."""
+    width = shape.key("attention.indexer.key_length")
+    yield "indexer.q_proj", (heads * width, shape.n_embd)
+    yield "indexer.k_proj", (width, shape.n_embd)
+    yield "indexer.q_norm", (width,)
+    yield "indexer.k_norm", (width,)
 
 
 def qwen4exp_end(shape: Shape) -> Named:
@@ -70,12 +75,10 @@ def glm5_layer(shape: Shape, layer: int) -> Named:
     yield "attn_norm", (n_embd,)
     yield from mixers(sinkhorn_mixer(shape))
     if shape.key("attention.head_count_kv")[layer]:
-        yield from latent_attention(shape)
+        yield from latent_attention(shape, shape.key("attention.q_lora_rank"))
         if shape.key("attention.indexer.types")[layer]:
-            width, heads = (
-                shape.key("attention.indexer.key_length"),
-                shape.key("attention.indexer.head_count"),
-            )
+            width = shape.key("attention.indexer.key_length")
+            heads = shape.key("attention.indexer.head_count")
             yield "indexer.attn_k", (width, n_embd)
             yield "indexer.attn_q_b", (heads * width, shape.key("attention.q_lora_rank"))
             yield "indexer.proj", (heads, n_embd)
@@ -97,24 +100,7 @@ def glm5_layer(shape: Shape, layer: int) -> Named:
         yield "ssm_dt.bias", (inner,)
         yield "ssm_norm", (dim,)
         yield "attn_output", (n_embd, inner)
-    yield "ffn_norm", (n_embd,)
-    yield from feed_forward(shape, layer)
-    yield from choice_bias(shape, layer)
-
-
-def latent_attention(shape: Shape) -> Named:
-    """Latent attention with compressed queries."""
-    n_embd, n_head, latent = shape.n_embd, shape.n_head, shape.latent
-    assert latent is not None
-    q_rank = shape.key("attention.q_lora_rank")
-    yield "attn_q_a", (q_rank, n_embd)
-    yield "attn_q_a_norm", (q_rank,)
-    yield "attn_q_b", (n_head * (latent.plain + latent.rotated), q_rank)
-    yield "attn_kv_a_mqa", (latent.rank + latent.rotated, n_embd)
-    yield "attn_kv_a_norm", (latent.rank,)
-    yield "attn_k_b", (n_head, latent.rank, latent.plain)
-    yield "attn_v_b", (n_head, latent.value, latent.rank)
-    yield "attn_output", (n_embd, n_head * latent.value)
+    yield from feed_forward(shape, layer, has_choice_bias=True)
 
 
 def deepseek4_layer(shape: Shape, layer: int) -> Named:
@@ -139,9 +125,7 @@ def deepseek4_layer(shape: Shape, layer: int) -> Named:
         yield "indexer.proj", (heads, n_embd)
         yield "indexer.attn_q_b", (heads * keys, q_rank)
         yield from compressor("indexer_compressor", n_embd, keys, ratio)
-    yield "ffn_norm", (n_embd,)
-    yield from feed_forward(shape, layer)
-    yield from choice_bias(shape, layer)
+    yield from feed_forward(shape, layer, has_choice_bias=True)
 
 
 PAIRED = 4
@@ -170,17 +154,10 @@ def minimax_m3_layer(shape: Shape, layer: int) -> Named:
     """Attention to blocks of tokens, which an indexer chooses for each key head; full in dense layers."""
     yield "attn_norm", (shape.n_embd,)
     yield from attention(shape)
-    yield "attn_q_norm", (shape.key_dim,)
-    yield "attn_k_norm", (shape.key_dim,)
+    yield from head_norms(shape)
     if shape.experts is not None and layer >= shape.experts.dense:
-        width = shape.key("attention.indexer.key_length")
-        yield "indexer.q_proj", (shape.n_head_kv * width, shape.n_embd)
-        yield "indexer.k_proj", (width, shape.n_embd)
-        yield "indexer.q_norm", (width,)
-        yield "indexer.k_norm", (width,)
-    yield "ffn_norm", (shape.n_embd,)
-    yield from feed_forward(shape, layer)
-    yield from choice_bias(shape, layer)
+        yield from indexer_projections(shape, shape.n_head_kv)
+    yield from feed_forward(shape, layer, has_choice_bias=True)
 
 
 def k2_horizon_layer(shape: Shape, layer: int) -> Named:
@@ -197,9 +174,7 @@ def k2_horizon_layer(shape: Shape, layer: int) -> Named:
         yield "attn_v_gate", (n, n_embd)
         yield "attn_v_gate.bias", (n,)
         yield "attn_v_exps", (n, shape.n_kv, n_embd)
-    yield "ffn_norm", (n_embd,)
-    yield from feed_forward(shape, layer)
-    yield from choice_bias(shape, layer)
+    yield from feed_forward(shape, layer, has_choice_bias=True)
 
 
 SPARSE_LAYERS: dict[str, Callable[[Shape, int], Named]] = {

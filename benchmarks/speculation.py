@@ -11,7 +11,6 @@ and eight. ``beams`` is a beam search beside one stream.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,9 +22,10 @@ from benchmarks import runs
 from benchmarks.drafting import FixedLengths, Forced, LlamaCppLookup, Oracle, Work, copying_work
 from benchmarks.peers import LlamaCpp
 from benchmarks.serving import make_engine, prompts_of
-from benchmarks.timing import alternate
+from benchmarks.timing import Subjects
 from oxillama import BeamSearchConfig, SamplerConfig, demo
 from oxillama.apps.bench.report import Metric, Row, align
+from oxillama.apps.doctor.measure import seconds
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.protocols import Drafter
 from oxillama.engine.sequence import Sequence as Tokens
@@ -41,22 +41,21 @@ LENGTHS = (4, 7)
 MOST = 8  # drafted tokens, an engine's default
 PROMPT = 32  # tokens
 CONTEXT = 2048
+BEAM = Metric("beams, a step", "ms", higher_is_better=False)
 Turn = Callable[[], Mapping[str, float]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `speculation`."""
     known = f"of {', '.join((*PARTS, OF_BLOCKS))} (default: all but the last)"
     parser.add_argument("parts", nargs="*", default=list(PARTS), help=known)
     parser.add_argument("--model", type=Path, help="GGUF file; for all parts but demo")
     parser.add_argument("--peer", choices=[LlamaCpp.name], help="an engine to compare look-ups with")
-    parser.add_argument("--new", type=int, default=64, help="tokens of each text (default: %(default)s)")
+    runs.add_option(parser, "--new", 64, "tokens of each text", type=int)
     runs.add_threads(parser)
     runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """`speculation`: the parts that were asked for."""
     unknown = [part for part in args.parts if part not in (*PARTS, OF_BLOCKS)]
     if unknown:
         raise ConfigError(f"parts: expected some of {', '.join((*PARTS, OF_BLOCKS))}, got {unknown[0]}")
@@ -64,10 +63,9 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--model: expected a GGUF file for all parts but demo, got none")
     if args.new < 8:
         raise ConfigError(f"--new: expected at least 8, got {args.new}")
-    runs.check_models([args.model] if args.model else [])
     engines = ["oxillama", *([args.peer] if args.peer else [])]
-    whole = runs.Run("speculation", args, {name: getattr(args, name) for name in ("threads", "new")}, engines)
-    bench = Bench(args)
+    whole = runs.Run(args, "threads", "new", engines=engines)
+    bench = Bench(whole, args)
     results = [row for part in args.parts for row in getattr(bench, part)()]
     return whole.finish(results)
 
@@ -75,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
 class Bench:
     """The parts; each returns its rows and prints what is no speed."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
+    def __init__(self, whole: runs.Run, args: argparse.Namespace) -> None:
+        self.whole, self.args = whole, args
         self._engine: InferenceEngine | None = None
 
     @property
@@ -141,7 +139,7 @@ class Bench:
             subjects[oracle.name] = turn
         counts = (1, *(k + 1 for k in LENGTHS))
         subjects["rows"] = lambda: row_seconds(engine, counts)
-        samples = alternate(subjects, rounds=self.args.rounds, warmup=self.args.warmup)
+        samples = self.whole.alternate(subjects)
         costs = {
             n: median(b / a for a, b in zip(samples["rows"]["1"], samples["rows"][str(n)])) for n in counts
         }
@@ -172,15 +170,12 @@ class Bench:
             peers = {n: LlamaCppLookup(self.args.model, self.args.threads, CONTEXT, n) for n in (2, 10)}
         for work in copying_work(self.args.new, engine.model.spec.n_vocab):
             stats: list[Any] = []
-
-            def turn(way: str, work: Work = work, stats: list[Any] = stats) -> Turn:
-                return lambda: copied(engine, work, way, stats)
-
-            subjects = {"lookup": turn("lookup"), "plain": turn("off")}
-            for n, peer in peers.items():
-                name = f"llama.cpp, lookup of {n}"
-                subjects[name] = lambda peer=peer, work=work: {"decode": peer.decode(work, time.perf_counter)}
-            samples = alternate(subjects, rounds=self.args.rounds, warmup=self.args.warmup)
+            ways = {"lookup": "lookup", "plain": "off"}
+            subjects: dict[str, Turn] = {
+                **{name: partial(copied, engine, work, way, stats) for name, way in ways.items()},
+                **{f"llama.cpp, lookup of {n}": partial(peer.decode, work) for n, peer in peers.items()},
+            }
+            samples = self.whole.alternate(subjects)
             name = f"lookup, {work.name}"
             for other in list(subjects)[1:]:
                 found.append(self._row(name, "lookup", samples["lookup"], samples[other], other))
@@ -217,12 +212,10 @@ class Bench:
 
         def step(way: Callable[[int], None]) -> Mapping[str, float]:
             first, whole = (seconds(partial(way, n)) for n in (1, new))  # the first runs the prompt
-            return {"step": (whole - first) / (new - 1) * 1e3}
+            return {BEAM.name: (whole - first) / (new - 1) * 1e3}
 
         subjects: dict[str, Turn] = {"4 beams": partial(step, search), "one stream": partial(step, plain)}
-        samples = alternate(subjects, rounds=self.args.rounds, warmup=self.args.warmup)
-        metric = Metric("beams, a step", "ms", higher_is_better=False)
-        return [Row(self.args.model.stem, metric, {name: values["step"] for name, values in samples.items()})]
+        return self.whole.rows(subjects, [BEAM])
 
     def _plain(self, prompts: list[list[int]]) -> list[list[int]]:
         return [done.tokens for done in decoded(self.engine, prompts, self.args.new, "off")[1]]
@@ -232,8 +225,8 @@ class Bench:
         oracle.texts = texts
         return oracle
 
-    def _compared(self, name: str, subjects: dict[str, Turn]) -> list[Row]:
-        samples = alternate(subjects, rounds=self.args.rounds, warmup=self.args.warmup)
+    def _compared(self, name: str, subjects: Subjects) -> list[Row]:
+        samples = self.whole.alternate(subjects)
         (first, second) = samples
         return [self._row(name, first, samples[first], samples[second], second)]
 
@@ -316,13 +309,6 @@ def copied(engine: InferenceEngine, work: Work, way: str, stats: list[Any]) -> d
     if done.speculation:
         stats.append(done.speculation)
     return speed
-
-
-def seconds(job: Callable[[], object]) -> float:
-    """What a job takes."""
-    started = time.perf_counter()
-    job()
-    return time.perf_counter() - started
 
 
 def row_seconds(engine: InferenceEngine, counts: Sequence[int], repeats: int = 3) -> dict[str, float]:

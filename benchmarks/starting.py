@@ -13,13 +13,12 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from benchmarks import runs
 from benchmarks.loading import warm_page_cache
-from benchmarks.timing import alternate
-from oxillama.apps.bench.report import Metric, rows
+from oxillama.apps.bench.report import Metric
 from oxillama.engine.features.packed_files import pack_model
 from oxillama.errors import ConfigError, LoadError
 
@@ -81,34 +80,24 @@ ENGINES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `start`."""
-    parser.add_argument("--model", type=Path, required=True, help="GGUF file")
+    runs.add_model(parser)
     parser.add_argument("--engine", choices=ENGINES, default="oxillama-packed", help="default: %(default)s")
     parser.add_argument("--peer", choices=ENGINES, help="a second engine to compare with")
-    parser.add_argument(
-        "--processes", type=runs.positive, default=4, help="processes at a time (default: %(default)s)"
-    )
-    runs.add_threads(parser)
+    runs.add_option(parser, "--processes", 4, "processes at a time")
     runs.add_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """`start`: see the module."""
     engines = runs.engines(args)
-    runs.check_models([args.model])
     if not Path("/proc/self/smaps_rollup").exists():
         raise ConfigError("start: expected a system with /proc/PID/smaps_rollup, which tells shared memory")
-    conditions = {"threads": args.threads, "processes": args.processes}
-    begun = runs.Run("start", args, conditions, [name.removesuffix("-packed") for name in engines])
+    packages = [name.removesuffix("-packed") for name in engines]
+    whole = runs.Run(args, "threads", "processes", engines=packages)
     if "oxillama-packed" in engines:
         warm_page_cache(pack_model(args.model))
     warm_page_cache(args.model)
-
-    def turns(engine: str) -> Callable[[], dict[str, float]]:
-        return lambda: turn(engine, args.model, args.threads, args.processes)
-
-    samples = alternate({name: turns(name) for name in engines}, rounds=args.rounds, warmup=args.warmup)
-    return begun.finish(rows(args.model.stem, samples, METRICS))
+    subjects = {name: partial(turn, name, args.model, args.threads, args.processes) for name in engines}
+    return whole.finish(whole.rows(subjects, METRICS))
 
 
 def turn(engine: str, model: Path, threads: int, processes: int) -> dict[str, float]:

@@ -12,26 +12,26 @@ import gc
 import os
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
 from oxillama.apps.bench.report import Samples
+
+T = TypeVar("T")
+Subjects = Mapping[str, Callable[[], Mapping[str, float]]]
+"""What takes turns, by name: each is called without arguments and returns its samples by metric."""
 
 SETTLE_SECONDS = 0.05
 """Pause before a turn: longer than idle OpenMP threads spin."""
 
 
 def alternate(
-    subjects: Mapping[str, Callable[[], Mapping[str, float]]],
-    *,
-    rounds: int = 10,
-    warmup: int = 1,
-    sleep: Callable[[float], None] = time.sleep,
+    subjects: Subjects, *, rounds: int = 10, warmup: int = 1, sleep: Callable[[float], None] = time.sleep
 ) -> Samples:
-    """Let each subject take a turn per round; the results of ``warmup`` rounds are thrown away.
-
-    A subject is called without arguments and returns its samples by metric.
-    """
+    """Let each subject take a turn per round; the results of ``warmup`` rounds are thrown away."""
     samples: Samples = {name: {} for name in subjects}
     for round_ in range(warmup + rounds):
         for name, run in subjects.items():
@@ -42,6 +42,12 @@ def alternate(
                 for metric, value in turn.items():
                     samples[name].setdefault(metric, []).append(value)
     return samples
+
+
+def in_new_process(work: Callable[..., T], *arguments: object) -> T:
+    """What a function of a module returns in a new Python."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(work, *arguments).result()
 
 
 @dataclass(frozen=True)

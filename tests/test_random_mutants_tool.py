@@ -1,9 +1,8 @@
 """Random faults: which faults the tool draws, which tests it runs, how many faults the fast tests notice."""
 
 import ast
-import importlib.util
 import re
-import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -37,11 +36,7 @@ def test_other():
 
 @pytest.fixture(scope="module")
 def tool():
-    spec = importlib.util.spec_from_file_location("random_mutants", TOOLS / "random_mutants.py")
-    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    return import_module("tools.random_mutants")
 
 
 @pytest.fixture

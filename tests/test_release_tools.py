@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -20,39 +18,8 @@ TOOLS = ROOT / "tools"
 pytestmark = pytest.mark.skipif(not TOOLS.exists(), reason="an installed package has no tools")
 
 
-def load(name: str) -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location(f"{name}_tool", TOOLS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
-
-
-@pytest.fixture(scope="module")
-def time_to_chat() -> Iterator[ModuleType]:
-    yield from load("time_to_chat")
-
-
-@pytest.fixture(scope="module")
-def fetch_openmp() -> Iterator[ModuleType]:
-    yield from load("fetch_openmp")
-
-
-@pytest.fixture(scope="module")
-def build_wheel() -> Iterator[ModuleType]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(TOOLS)
-        yield from load("build_wheel")
-
-
-@pytest.fixture(scope="module")
-def cross_compile() -> Iterator[ModuleType]:
-    yield from load("cross_compile")
-
-
-def test_each_way_begins_with_the_installation(time_to_chat: ModuleType) -> None:
-    tool = time_to_chat
+def test_each_way_begins_with_the_installation() -> None:
+    tool = import_module("tools.time_to_chat")
     asked = {tool.SERVE: 4.0, tool.OPENAI: 2.0, tool.ASKED: 1.0}
     steps = {tool.INSTALL: 16.0, tool.CHAT: 8.0, tool.AGAIN: 64.0, **asked}
     assert list(tool.ways(steps).values()) == [24.0, 20.0, 23.0]
@@ -61,12 +28,13 @@ def test_each_way_begins_with_the_installation(time_to_chat: ModuleType) -> None
 @pytest.mark.parametrize(
     ("code", "said"), [("raise SystemExit(3)", "ended with 3"), ("print('no page')", "ended with 0")]
 )
-def test_a_server_that_ends_is_no_page(time_to_chat: ModuleType, code: str, said: str) -> None:
+def test_a_server_that_ends_is_no_page(code: str, said: str) -> None:
+    tool = import_module("tools.time_to_chat")
     with (
         subprocess.Popen([sys.executable, "-S", "-c", code], stdout=subprocess.DEVNULL) as server,
         pytest.raises(SystemExit, match=said),
     ):
-        time_to_chat.wait_for(f"http://127.0.0.1:{time_to_chat.free_port()}", server)
+        tool.wait_for(f"http://127.0.0.1:{tool.free_port()}", server)
 
 
 def wheel(path: Path, *names: str) -> Path:
@@ -76,7 +44,8 @@ def wheel(path: Path, *names: str) -> Path:
     return path
 
 
-def test_the_library_of_a_wheel_is_the_one_file_of_its_name(fetch_openmp: ModuleType, tmp_path: Path) -> None:
+def test_the_library_of_a_wheel_is_the_one_file_of_its_name(tmp_path: Path) -> None:
+    fetch_openmp = import_module("tools.fetch_openmp")
     one = wheel(
         tmp_path / "one.whl", "a.libs/libgomp-1a2b.so.1.0.0", "a/libgomp/x.py", "a/.dylibs/libomp.dylib"
     )
@@ -91,7 +60,9 @@ def test_the_library_of_a_wheel_is_the_one_file_of_its_name(fetch_openmp: Module
         fetch_openmp.library(one, "libiomp")
 
 
-def test_a_wheel_for_a_glibc_that_is_too_new_is_refused(build_wheel: ModuleType) -> None:
+def test_a_wheel_for_a_glibc_that_is_too_new_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(TOOLS)  # it imports another tool
+    build_wheel = import_module("tools.build_wheel")
     for tags in ("manylinux2014_x86_64.manylinux_2_17_x86_64", "manylinux_2_28_aarch64"):
         build_wheel.check_glibc(f"a-1-cp311-cp311-{tags}.whl")
     for tags, found in (("manylinux_2_36_aarch64", r"\[\(2, 36\)\]"), ("linux_aarch64", "no tag")):
@@ -108,8 +79,8 @@ def test_wheels_of_linux_and_macos_take_the_fetched_library() -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell script")
-def test_the_cross_compiler_compiles_and_never_links(cross_compile: ModuleType, tmp_path: Path) -> None:
-    wrapper = tmp_path / "cc"
+def test_the_cross_compiler_compiles_and_never_links(tmp_path: Path) -> None:
+    wrapper, cross_compile = tmp_path / "cc", import_module("tools.cross_compile")
     wrapper.write_text(cross_compile.WRAPPER.format(compiler="echo cc", dropped="-march=*"))
     wrapper.chmod(0o755)
     compiled = subprocess.run(

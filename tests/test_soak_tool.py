@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from types import ModuleType
-
 import pytest
 
-from tests.support.paths import ROOT
-
-
-@pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("soak_server", ROOT / "tools" / "soak_server.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "soak_server", module)  # its dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    return module
+from tools import soak_server as tool
 
 
 @pytest.mark.parametrize(("leak", "grown"), [(0, 0), (1, 20)])
-def test_what_stays_is_growth_and_not_what_comes_and_goes(tool: ModuleType, leak: int, grown: int) -> None:
+def test_what_stays_is_growth_and_not_what_comes_and_goes(leak: int, grown: int) -> None:
     """Megabytes a minute, in 40 minutes; 40 MB come and go within five."""
     sizes = [(2.0 * i, int((100 + i % 150 * 4 / 15 + leak * i / 30) * 2**20)) for i in range(1200)]
     found, _ = tool.growth(sizes)

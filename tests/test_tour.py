@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from collections.abc import Iterator
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -18,13 +16,8 @@ if not (TOOL.is_file() and (ROOT / "oxillama").is_dir()):
 
 
 @pytest.fixture(scope="module")
-def tour() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("make_tour", TOOL)
-    assert spec is not None and spec.loader is not None
-    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+def tour() -> ModuleType:
+    return import_module("tools.make_tour")
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,9 @@ from oxillama._kernels import load
 from oxillama._kernels.attention.page_table import PageTable
 from oxillama.base.formats import LAYOUTS
 from oxillama.reference.kv import rounded
-from tests.support.kernels import PRESENT, normal, same_bits
+from tests.support.kernels import PRESENT, normal, on_targets, refuses, same_bits
 from tests.support.paged_cache import KINDS, SHAPES, Cache, rows, some_options
 from tests.support.spread import leading
-
-on_targets = pytest.mark.parametrize("target", PRESENT)
 
 
 @pytest.mark.parametrize(("window", "chunk"), [(5, 0), (100, 0), (0, 1), (0, 64), (20, 48)])
@@ -257,8 +255,7 @@ def test_a_shape_that_cannot_be_is_refused(target: str) -> None:
         ((1, 1, 16, 16, 0, 0, 48), "page_size: expected a power of two up to 16777216, got 48"),
         ((1, 1, 16, 16, 0, 0, 0), "page_size"),
     ):
-        with pytest.raises(ValueError, match=text):
-            make(*arguments)
+        refuses(text, make, *arguments)
 
 
 @on_targets
@@ -282,20 +279,17 @@ def test_a_batch_that_does_not_fit_its_pages_is_refused(target: str) -> None:
         (([[0, 1, 3]], [0, 48], [0]), "expected pages below 3, got 3"),
         (([[0, -1, 2]], [0, 48], [0]), "expected pages below 3, got -1"),
         (([[0, 1, 2]], [0, 1], [-1]), "expected a position and a row count >= 0, got -1 and 1"),
-        (
-            ([[0, 1, 2], [0, 1, 2]], [0, 2, 1], [0, 0]),
-            "a row count >= 0, got 0 and -1",
-        ),
+        (([[0, 1, 2], [0, 1, 2]], [0, 2, 1], [0, 0]), "a row count >= 0, got 0 and -1"),
         (([[0, 1, 2]], [1, 2], [0]), "row_start: expected 0 first, got 1"),
         (([[0, 1, 2]], [0], [0]), "row_start: expected at least 2"),
         (([[0, 1, 2]], [0, 1], []), "position: expected at least 1"),
+        (
+            ([[0]], [0, 1], [0], PageTable(shape.page_bytes - 1)),
+            "pages: expected pages of 2048 bytes, got 2047",
+        ),
     ):
-        with pytest.raises(ValueError, match=text):
-            make(*arguments)
-    with pytest.raises(TypeError, match="pages"):
-        make([[0]], [0, 1], [0], np.zeros(1, np.int64))
-    with pytest.raises(ValueError, match="pages: expected pages of 2048 bytes, got 2047"):
-        make([[0]], [0, 1], [0], PageTable(shape.page_bytes - 1))
+        refuses(text, make, *arguments)
+    refuses("pages", make, [[0]], [0, 1], [0], np.zeros(1, np.int64), error=TypeError)
     make([[0, -1, -1]], [0, 16], [0])  # only pages that are needed have to exist
 
 
@@ -313,10 +307,10 @@ def test_rows_that_do_not_fit_are_refused(target: str) -> None:
         ((0, qkv, -1, 64, 1), "store: expected keys and values within rows of 128"),
         ((0, qkv[:2], 64, 96, 1), "x: expected"),
     ):
-        with pytest.raises(ValueError, match=text):
-            batch.store(*arguments)
+        refuses(text, batch.store, *arguments)
+    given, views = (0, qkv, 4, 0.25, out, scratch, 2), "expected window and chunk from 0 to 2147483647"
     for wrong, text in (
-        ((1, qkv, 4, 0.25, out, scratch, 2), "layer: expected 0 to 0, got 1"),
+        ((1, *given[1:]), "layer: expected 0 to 0, got 1"),
         ((0, qkv, 3, 0.25, out, scratch, 2), "n_heads: expected a multiple of 2 .*, got 3"),
         ((0, qkv, 0, 0.25, out, scratch, 2), "n_heads: expected .*, got 0"),
         ((0, qkv, 10, 0.25, np.zeros((3, 160), np.float32), scratch, 2), "fits rows of 128, got 10"),
@@ -324,25 +318,15 @@ def test_rows_that_do_not_fit_are_refused(target: str) -> None:
         ((0, qkv, 4, 0.25, out[:2], scratch, 2), "out: expected"),
         ((0, qkv, 4, 0.25, out, scratch[:-1], 2), "scratch: expected"),
         ((0, qkv, 4, 0.25, out, scratch, 0), "n_threads: expected an integer from 1 to 1024, got 0"),
-        (
-            (0, qkv, 4, 0.25, out, scratch, 2, -1),
-            "expected window and chunk from 0 to 2147483647, got -1 and 0",
-        ),
-        (
-            (0, qkv, 4, 0.25, out, scratch, 2, 0, -3),
-            "expected window and chunk from 0 to 2147483647, got 0 and -3",
-        ),
+        ((*given, -1), f"{views}, got -1 and 0"),
+        ((*given, 0, -3), f"{views}, got 0 and -3"),
     ):
-        with pytest.raises(ValueError, match=text):
-            batch.attend(*wrong)
-    options: list[tuple[dict[str, Any], str]] = [
-        ({"softcap": -1.0}, "softcap: expected a finite number >= 0, got -1"),
-        ({"softcap": np.nan}, "softcap: expected"),
-        ({"softcap": np.inf}, "softcap: expected"),
-        ({"sinks": np.zeros(3, np.float32)}, "sinks: expected at least 4 elements, got 3"),
-        ({"slopes": np.zeros(3, np.float32)}, "slopes: expected at least 4 elements, got 3"),
-        ({"biases": np.zeros((4, 6), np.float32)}, "biases: expected an odd number of distances, got 6"),
-    ]
-    for option, text in options:
-        with pytest.raises(ValueError, match=text):
-            batch.attend(0, qkv, 4, 0.25, out, scratch, 2, **option)
+        refuses(text, batch.attend, *wrong)
+    three = np.zeros(3, np.float32)
+    refuses("softcap: expected a finite number >= 0, got -1", batch.attend, *given, softcap=-1.0)
+    refuses("softcap: expected", batch.attend, *given, softcap=np.nan)
+    refuses("softcap: expected", batch.attend, *given, softcap=np.inf)
+    refuses("sinks: expected at least 4 elements, got 3", batch.attend, *given, sinks=three)
+    refuses("slopes: expected at least 4 elements, got 3", batch.attend, *given, slopes=three)
+    text, biases = "biases: expected an odd number of distances, got 6", np.zeros((4, 6), np.float32)
+    refuses(text, batch.attend, *given, biases=biases)

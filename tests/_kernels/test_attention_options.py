@@ -10,12 +10,9 @@ import pytest
 
 from oxillama.base.formats import KV_TYPES
 from oxillama.reference.attention import View
-from tests.support.kernels import PRESENT, same_bits
+from tests.support.kernels import PRESENT, on_targets, same_bits
 from tests.support.paged_cache import Cache, attended, rows, wanted
 from tests.support.spread import pairs
-
-on_targets = pytest.mark.parametrize("target", PRESENT)
-
 
 LONG: list[dict[str, Any]] = [
     {},

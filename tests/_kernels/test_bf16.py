@@ -11,9 +11,8 @@ from oxillama._kernels import cpu, load
 from oxillama.base.formats import FORMATS
 from oxillama.reference.products import load_matrix
 from tests.support.fma import fma
-from tests.support.kernels import PRESENT, apply, matrix, normal, packed, same_bits
+from tests.support.kernels import PRESENT, apply, matrix, normal, on_targets, packed, refuses, same_bits
 
-on_targets = pytest.mark.parametrize("target", PRESENT)
 LEAST = np.float32(2.0**-56)
 
 
@@ -126,23 +125,15 @@ def test_the_instruction_is_taken_only_if_its_sums_are_those(target: str) -> Non
         assert module.computes_bf16_dot(0) == module.BF16_DOT
     else:
         assert not module.BF16_DOT
-        with pytest.raises(ValueError, match=r"way: expected 1 or 2 .* got 0"):
-            module.computes_bf16_dot(0)
-    with pytest.raises(ValueError, match="way: expected 0, 1 or 2, got 3"):
-        module.computes_bf16_dot(3)
+        refuses("way: expected 1 or 2 .* got 0", module.computes_bf16_dot, 0)
+    refuses("way: expected 0, 1 or 2, got 3", module.computes_bf16_dot, 3)
 
 
 @on_targets
-def test_only_an_instruction_that_is_there_is_faster(target: str) -> None:
-    module = load(target).linear
-    assert module.BF16_DOT or not module.BF16_DOT_IS_FASTER
-
-
-@on_targets
-def test_an_instruction_that_is_not_there_is_refused(target: str) -> None:
+def test_an_instruction_that_is_not_there_is_refused_and_not_faster(target: str) -> None:
     module, parts = load(target).linear, [packed("BF16", matrix("BF16", 16, 8), 8)]
     if module.BF16_DOT:
         module.Linear(parts, 8, None, True)
     else:
-        with pytest.raises(ValueError, match="bf16_dot: expected False where no instruction"):
-            module.Linear(parts, 8, None, True)
+        refuses("bf16_dot: expected False where no instruction", module.Linear, parts, 8, None, True)
+        assert not module.BF16_DOT_IS_FASTER

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from oxillama._kernels import load
 from oxillama._kernels.recurrent.state_batch import StateBatch
 from oxillama.reference.delta import delta_scan
-from tests.support.kernels import PRESENT, same_bits
+from tests.support.kernels import PRESENT, refuses, same_bits
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,20 @@ CASES = [
     Case(1, 3, 7, by_channel=True),
     Case(1, 1, 33),
     Case(2, 6, 1, interleaved=True),
+    Case(2, 4, 48, rows=150),
+    Case(2, 6, 40, interleaved=True, rows=150),
+    Case(4, 4, 128, by_channel=True, rows=150),
 ]
+
+WAYS = {
+    19: [([19], 2, 0), ([1] * 19, 1, 0), ([4, 1, 9, 5], 1, 0), ([4, 1, 9, 5], 1, 3)],
+    150: [
+        *(([150], n_threads, 0) for n_threads in (1, 2, 5)),
+        *(([60, 70, 20], 1, 0), ([140, 10], 1, 0), ([10, 140], 1, 3)),
+    ],
+}
+"""By the number of rows: pieces, threads, and records of a piece. Many rows go through whole heads; pieces of
+fewer go through the blocks of a head one by one, as all rows do with many threads."""
 
 
 def run(case: Case, target: str, pieces: list[int], threads: int = 1, drafts: int = 0) -> np.ndarray:
@@ -80,14 +94,15 @@ def run(case: Case, target: str, pieces: list[int], threads: int = 1, drafts: in
         rows = slice(first, first + n)
         recorded = [np.zeros(case.record_floats, np.float32) for _ in range(min(drafts, n))]
         states = StateBatch(
-            [None if empty else state],
-            [state],
-            np.int32([0, n]),
-            case.state_floats,
-            [earlier],
-            [recorded],
-            np.int32([len(earlier) + n - len(recorded)]),
-            case.record_floats,
+            *(
+                [None if empty else state],
+                [state],
+                np.int32([0, n]),
+                case.state_floats,
+                [earlier],
+                [recorded],
+            ),
+            *(np.int32([len(earlier) + n - len(recorded)]), case.record_floats),
         )
         parts = {name: np.ascontiguousarray(x[rows]) for name, x in given.items()}
         found = np.zeros((n, out.shape[1]), np.float32)
@@ -99,31 +114,8 @@ def run(case: Case, target: str, pieces: list[int], threads: int = 1, drafts: in
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_targets_threads_pieces_and_records_change_no_bit(case: Case) -> None:
     whole = case.stated()
-    for target in PRESENT:
-        assert same_bits(run(case, target, [case.rows], threads=2), whole), target
-        assert same_bits(run(case, target, [1] * case.rows), whole), target
-        assert same_bits(run(case, target, [4, 1, 9, 5]), whole), target
-        assert same_bits(run(case, target, [4, 1, 9, 5], drafts=3), whole), target
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        Case(2, 4, 48, rows=150),
-        Case(2, 6, 40, interleaved=True, rows=150),
-        Case(4, 4, 128, by_channel=True, rows=150),
-    ],
-    ids=str,
-)
-def test_many_rows_go_through_whole_heads_with_the_same_bits(case: Case) -> None:
-    """Pieces of fewer rows go through the blocks of a head one by one, as all rows do with many threads."""
-    blocks = run(case, PRESENT[0], [60, 70, 20])
-    for target in PRESENT:
-        assert same_bits(run(case, target, [150]), blocks), target
-        assert same_bits(run(case, target, [150], threads=2), blocks), target
-        assert same_bits(run(case, target, [150], threads=5), blocks), target
-        assert same_bits(run(case, target, [140, 10]), blocks), target
-        assert same_bits(run(case, target, [10, 140], drafts=3), blocks), target
+    for target, way in product(PRESENT, WAYS[case.rows]):
+        assert same_bits(run(case, target, *way), whole), (target, way)
 
 
 def test_sequences_of_a_batch_have_their_own_states() -> None:
@@ -151,8 +143,5 @@ def test_sizes_that_do_not_fit_are_named(name: str, array: np.ndarray, text: str
     case = Case(2, 4, 32)
     memory = np.zeros(case.state_floats, np.float32)
     states = StateBatch([None], [memory], np.int32([0, 19]), len(memory), [()], [()], np.int32([19]), 0)
-    given = case.inputs() | {name: array}
-    with pytest.raises(ValueError, match=text):
-        load(PRESENT[0]).delta.delta_scan(
-            states, 0, 0, 4, False, **given, out=np.zeros((19, 128), np.float32), n_threads=1
-        )
+    given = case.inputs() | {name: array, "out": np.zeros((19, 128), np.float32)}
+    refuses(text, load(PRESENT[0]).delta.delta_scan, states, 0, 0, 4, False, **given, n_threads=1)

@@ -23,13 +23,14 @@ from tests.support.kernels import (
     linear,
     matrix,
     normal,
+    on_targets,
     packed,
     product,
     put_scale,
+    refuses,
     same_bits,
 )
 
-on_targets = pytest.mark.parametrize("target", PRESENT)
 on_formats = pytest.mark.parametrize("name", MULTIPLIED)
 
 
@@ -45,6 +46,11 @@ def check(
     wanted = product(name, rows, x)
     wanted = wanted if bias is None else wanted + bias
     assert same_bits(np.ascontiguousarray(out), wanted if onto is None else onto + wanted)
+
+
+def in_pieces(layer: Any, x: np.ndarray, size: int, n_threads: int = 1) -> np.ndarray:
+    """What a `Linear` makes of x, so many rows at a time."""
+    return np.concatenate([apply(layer, x[i : i + size], n_threads) for i in range(0, len(x), size)])
 
 
 @pytest.mark.parametrize("name", [name for name in MULTIPLIED if activation_of(name) != "f32"])
@@ -113,8 +119,7 @@ def test_threads_and_batches_of_a_large_matrix_change_no_bit(target: str, name: 
     for n_threads in (2, 3, 4):
         assert same_bits(apply(layer, x, n_threads), whole)
     for size in (1, 2, 4, 5, 9, 16, 34):  # tiles of 8, 4, 2 and 1, in other places
-        pieces = [apply(layer, x[i : i + size], 2) for i in range(0, n, size)]
-        assert same_bits(np.concatenate(pieces), whole)
+        assert same_bits(in_pieces(layer, x, size, 2), whole)
 
 
 @pytest.mark.parametrize(
@@ -130,8 +135,7 @@ def test_few_rows_and_many_give_the_same_bits(target: str, name: str, cols: int)
     x = normal(n, cols, seed=2)
     whole = apply(layer, x)
     for size, n_threads in ((8, 1), (24, 3), (100, 2), (n, 3)):
-        pieces = [apply(layer, x[i : i + size], n_threads) for i in range(0, n, size)]
-        assert same_bits(np.concatenate(pieces), whole), (size, n_threads)
+        assert same_bits(in_pieces(layer, x, size, n_threads), whole), (size, n_threads)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +149,7 @@ def test_tokens_that_share_unpacked_panels_have_the_bits_of_few(target: str, nam
     n = 8 * max(layout.unpacked_from, 2) + 5
     layer = linear(target, [(name, matrix(name, 13 * 16 - 3, cols))], cols)
     x = normal(n, cols, seed=2)
-    few = np.concatenate([apply(layer, x[i : i + 8]) for i in range(0, n, 8)])  # one tile, or two of 4
+    few = in_pieces(layer, x, 8)  # one tile, or two of 4
     kernels = load(target)
     try:
         for unpacks, n_threads in ((True, 1), (True, 2), (False, 2)):
@@ -198,21 +202,17 @@ def test_groups_that_do_not_fit_are_refused(target: str) -> None:
         load(target).linear.apply_groups(linears, np.int32(counts), x, rows, out, room, n_threads)
 
     call([layer], [2])
-    for broken, text in (
-        (lambda: call([], []), "linears: expected 1 to 512 groups, got 0"),
-        (lambda: call([layer] * 513, [1] * 513), "got 513"),
-        (lambda: call([layer], [2], n_threads=0), "n_threads: expected an integer from 1 to 1024, got 0"),
-        (lambda: call([layer, other], [1, 1]), "linears: expected shapes of 16 x 32, got 17 x 32"),
-        (lambda: call([layer], [3]), "counts: expected 1 to 2 rows for group 0, got 3"),
-        (lambda: call([layer, layer], [2, 0]), "counts: expected 1 to 0 rows for group 1, got 0"),
-        (lambda: call([layer], [1]), "counts: expected 2 rows in all, got 1"),
-        (lambda: call([layer, layer], [2]), "counts: expected at least 2"),
-        (lambda: call([layer], [2], np.int32([0, 3])), "rows: expected 0 to 2, got 3"),
-        (lambda: call([layer], [2], np.int32([0, -1])), "rows: expected 0 to 2, got -1"),
-        (lambda: call([layer], [2], room=scratch[1:]), "scratch: expected"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            broken()
+    refuses("linears: expected 1 to 512 groups, got 0", call, [], [])
+    refuses("got 513", call, [layer] * 513, [1] * 513)
+    refuses("n_threads: expected an integer from 1 to 1024, got 0", call, [layer], [2], n_threads=0)
+    refuses("linears: expected shapes of 16 x 32, got 17 x 32", call, [layer, other], [1, 1])
+    refuses("counts: expected 1 to 2 rows for group 0, got 3", call, [layer], [3])
+    refuses("counts: expected 1 to 0 rows for group 1, got 0", call, [layer, layer], [2, 0])
+    refuses("counts: expected 2 rows in all, got 1", call, [layer], [1])
+    refuses("counts: expected at least 2", call, [layer, layer], [2])
+    refuses("rows: expected 0 to 2, got 3", call, [layer], [2], np.int32([0, 3]))
+    refuses("rows: expected 0 to 2, got -1", call, [layer], [2], np.int32([0, -1]))
+    refuses("scratch: expected", call, [layer], [2], room=scratch[1:])
 
 
 @on_targets
@@ -363,9 +363,9 @@ def test_the_longest_row_does_not_overflow(target: str) -> None:
 
 
 def test_longer_rows_are_refused() -> None:
-    cols = LONGEST_ROW + 32
-    with pytest.raises(ValueError, match=f"shape: expected at most {LONGEST_ROW} columns, got 1 x {cols}"):
-        load(PRESENT[0]).linear.Linear([(LAYOUTS[W8A8.layout or ""].id, 1, None)], cols, None)
+    cols, matrices = LONGEST_ROW + 32, [(LAYOUTS[W8A8.layout or ""].id, 1, None)]
+    text = f"shape: expected at most {LONGEST_ROW} columns, got 1 x {cols}"
+    refuses(text, load(PRESENT[0]).linear.Linear, matrices, cols, None)
 
 
 # --- the fused multiply-add ------------------------------------------------------------------------
@@ -413,13 +413,19 @@ def test_every_target_rounds_a_multiply_add_once(target: str) -> None:
 # --- bad input -------------------------------------------------------------------------------------
 
 
+def shifted(data: np.ndarray) -> np.ndarray:
+    """A copy of bytes, 8 bytes past an alignment to 64."""
+    room = np.concatenate([data[:8], data, data[:64]])
+    found = room[(8 - room.ctypes.data) % 64 or 8 :][: len(data)]
+    assert found.ctypes.data % 64 == 8
+    return found
+
+
 @on_targets
 def test_a_linear_that_cannot_be_is_refused(target: str) -> None:
     make = load(target).linear.Linear
     rows = matrix("Q8_0", 32, 64)
     layout, n, data = packed("Q8_0", rows, 64)
-    shifted = np.concatenate([data[:8], data, data[:64]])
-    shifted = shifted[(8 - shifted.ctypes.data) % 64 or 8 :][: len(data)]  # 8 bytes past an alignment
     for matrices, cols, bias, error, text in (
         ([], 64, None, ValueError, "matrices: expected 1 to 16, got 0"),
         ([(layout, n, data)] * 17, 64, None, ValueError, "matrices: expected 1 to 16, got more"),
@@ -431,15 +437,13 @@ def test_a_linear_that_cannot_be_is_refused(target: str) -> None:
         ([(layout, n + 1, data)], 64, None, ValueError, "matrix: expected"),
         ([(layout, n, data[:-1])], 64, None, ValueError, "matrix: expected"),
         ([(layout, n, data.view(np.int8))], 64, None, TypeError, "matrix: expected"),
-        ([(layout, n, shifted)], 64, None, ValueError, "matrix: expected data aligned to 64 bytes"),
+        ([(layout, n, shifted(data))], 64, None, ValueError, "matrix: expected data aligned to 64 bytes"),
         ([(layout, n, data)], 64, np.zeros(31, np.float32), ValueError, "bias: expected at least 32"),
         ([(layout, n, data)], 64, np.zeros(32), TypeError, "bias: expected"),
     ):
-        with pytest.raises(error, match=text):
-            make(matrices, cols, bias)
-    with pytest.raises(ValueError, match="scales: expected at least 2 elements, got 1"):
-        make([(layout, n, data)] * 2, 64, scales=np.ones(1, np.float32))
-    assert shifted.ctypes.data % 64 == 8
+        refuses(text, make, matrices, cols, bias, error=error)
+    text = "scales: expected at least 2 elements, got 1"
+    refuses(text, make, [(layout, n, data)] * 2, 64, scales=np.ones(1, np.float32))
 
 
 @on_targets
@@ -457,11 +461,10 @@ def test_arrays_that_do_not_fit_are_refused(target: str) -> None:
         ((x, out, scratch, 0), ValueError, "n_threads: expected an integer from 1 to 1024, got 0"),
         ((x, out, scratch, -3), ValueError, "n_threads: expected an integer from 1 to 1024, got -3"),
     ):
-        with pytest.raises(error, match=text):
-            layer.apply(*arguments)
+        refuses(text, layer.apply, *arguments, error=error)
 
 
-@pytest.mark.parametrize("target", PRESENT)
+@on_targets
 def test_panels_that_are_given_late_give_the_same_bits(target: str) -> None:
     x, matrices = normal(3, 64), [packed("Q4_0", matrix("Q4_0", rows, 64, rows), 64) for rows in (20, 33)]
     others = [packed("Q4_0", matrix("Q4_0", rows, 64, 7), 64) for rows in (20, 33)]
@@ -473,36 +476,28 @@ def test_panels_that_are_given_late_give_the_same_bits(target: str) -> None:
         assert same_bits(apply(late, x), expected)
     late.give(None)
     out, scratch = np.zeros((3, 53), np.float32), np.zeros(late.scratch_bytes(3), np.uint8)
-    with pytest.raises(ValueError, match="panels: expected a Linear that was given its panels"):
-        late.apply(x, out, scratch, 1)
-    with pytest.raises(ValueError, match="panels: expected a Linear that was given its panels"):
-        kernels.linear.apply_groups([late], np.int32([3]), x, None, out, scratch, 1)
+    text = "panels: expected a Linear that was given its panels"
+    refuses(text, late.apply, x, out, scratch, 1)
+    refuses(text, kernels.linear.apply_groups, [late], np.int32([3]), x, None, out, scratch, 1)
 
 
-@pytest.mark.parametrize("target", PRESENT)
+@on_targets
 def test_only_late_panels_are_exchanged_and_only_for_panels_that_fit(target: str) -> None:
     (layout, rows, data), kernels = packed("Q4_0", matrix("Q4_0", 20, 64), 64), load(target)
     late = kernels.linear.Linear([(layout, rows, None)], 64)
     late.give([data])
-    shifted = np.concatenate([data[:8], data, data[:64]])
-    shifted = shifted[(8 - shifted.ctypes.data) % 64 or 8 :][: len(data)]
-    kept = apply(late, normal(1, 64))
-    for panels, text in (
-        ([data, data], "panels: expected 1 arrays, got 2"),
-        ([], "panels: expected 1 arrays, got 0"),
-        ([data[:-1]], "expected at least"),
-        ([shifted], "expected data aligned to 64 bytes"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            late.give(panels)
+    kept, b = apply(late, normal(1, 64)), linear(target, [("F32", matrix("F32", 3, 20))], 20)
+    refuses("panels: expected 1 arrays, got 2", late.give, [data, data])
+    refuses("panels: expected 1 arrays, got 0", late.give, [])
+    refuses("expected at least", late.give, [data[:-1]])
+    refuses("expected data aligned to 64 bytes", late.give, [shifted(data)])
     assert same_bits(apply(late, normal(1, 64)), kept)  # a refusal changes nothing
-    with pytest.raises(ValueError, match="expected a Linear made without panels"):
-        kernels.linear.Linear([(layout, rows, data)], 64).give([data])
-    with pytest.raises(ValueError, match="expected the panels of all or of none"):
-        kernels.linear.Linear([(layout, rows, data), (layout, rows, None)], 64)
-    with pytest.raises(ValueError, match="a: expected a Linear made with its panels"):
-        b = linear(target, [("F32", matrix("F32", 3, 20))], 20)
-        kernels.linear.LowRank(late, [(b, 0, 0)], np.ones(20))
+    make = kernels.linear.Linear
+    refuses("expected a Linear made without panels", make([(layout, rows, data)], 64).give, [data])
+    text = "expected the panels of all or of none"
+    refuses(text, make, [(layout, rows, data), (layout, rows, None)], 64)
+    text = "a: expected a Linear made with its panels"
+    refuses(text, kernels.linear.LowRank, late, [(b, 0, 0)], np.ones(20))
 
 
 def test_panels_are_not_exchanged_while_a_product_reads_them() -> None:

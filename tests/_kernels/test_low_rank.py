@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 from oxillama._kernels import load
-from tests.support.kernels import PRESENT, linear, matrix, normal, same_bits
+from tests.support.kernels import PRESENT, linear, matrix, normal, on_targets, refuses, same_bits
 
 COLS, ROWS = 96, (40, 24, 23)  # three matrices that share an input, one not a whole number of panels
 RANKS = (5, 16, 3)
-TARGETS = pytest.mark.parametrize("target", PRESENT)
 
 
 def as_f32(values: np.ndarray) -> tuple[str, np.ndarray]:
@@ -64,7 +62,7 @@ def run(
     return out
 
 
-@TARGETS
+@on_targets
 def test_products_equal_float64(target: str) -> None:
     first, second, some = Factors(target, 1), Factors(target, 2), Factors(target, 3, (0, 2))
     x, onto = normal(9, COLS), normal(9, sum(ROWS), seed=5)
@@ -88,7 +86,7 @@ def test_products_equal_float64(target: str) -> None:
         assert same_bits(found[row], plain[row])
 
 
-@TARGETS
+@on_targets
 def test_a_row_has_the_same_bits_in_every_batch(target: str) -> None:
     first, second = Factors(target, 1), Factors(target, 2)
     layer, x = base(target), normal(20, COLS)
@@ -103,7 +101,7 @@ def test_a_row_has_the_same_bits_in_every_batch(target: str) -> None:
     assert same_bits(run(layer, x, (plan(target, (first, 1.5, 0, 20)),)), reference)
 
 
-@TARGETS
+@on_targets
 def test_groups_of_rows_with_matrices_of_their_own(target: str) -> None:
     """As experts have them: the rows of x are gathered, those of the output stand by expert."""
     kernels = load(target)
@@ -133,18 +131,13 @@ def test_groups_of_rows_with_matrices_of_their_own(target: str) -> None:
 def test_plans_that_do_not_fit_are_refused() -> None:
     target = PRESENT[0]
     factors, layer, x = Factors(target, 1), base(target), normal(3, COLS)
-    with pytest.raises(ValueError, match="plans: expected at most 3 rows"):
-        run(layer, x, (plan(target, (factors, 1.0, 2, 2)),))
-    with pytest.raises(ValueError, match="starts: expected groups in order"):
-        plan(target, (factors, 1.0, 1, 2), (factors, 1.0, 2, 1))
-    with pytest.raises(ValueError, match="starts: expected groups in order"):
-        plan(target, (factors, 1.0, 0, 0))
+    one = plan(target, (factors, 1.0, 0, 1))
+    refuses("plans: expected at most 3 rows", run, layer, x, (plan(target, (factors, 1.0, 2, 2)),))
+    text = "starts: expected groups in order"
+    refuses(text, plan, target, (factors, 1.0, 1, 2), (factors, 1.0, 2, 1))
+    refuses(text, plan, target, (factors, 1.0, 0, 0))
     narrow = linear(target, [("Q8_0", matrix("Q8_0", 16, COLS))], COLS)
-    with pytest.raises(ValueError, match=f"{COLS} columns to 16"):
-        run(narrow, x, (plan(target, (factors, 1.0, 0, 1)),))
-    small = np.empty(layer.scratch_bytes(3), np.uint8)
-    with pytest.raises(ValueError, match="scratch: expected"):
-        out = np.empty((3, layer.rows), np.float32)
-        layer.apply(x, out, small, 1, False, (plan(target, (factors, 1.0, 0, 1)),))
-    with pytest.raises(TypeError, match="plans: expected objects of LowRankPlan"):
-        layer.apply(x, np.empty((3, layer.rows), np.float32), small, 1, False, (3,))
+    refuses(f"{COLS} columns to 16", run, narrow, x, (one,))
+    given = x, np.empty((3, layer.rows), np.float32), np.empty(layer.scratch_bytes(3), np.uint8), 1, False
+    refuses("scratch: expected", layer.apply, *given, (one,))
+    refuses("plans: expected objects of LowRankPlan", layer.apply, *given, (3,), error=TypeError)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,14 +15,12 @@ import pytest
 from oxillama._kernels import cpu, load
 from oxillama._kernels.machine import team
 from oxillama._kernels.memory import aligned_empty
-from tests._kernels.test_team import ALLOWED, CAN_MOVE, tasks
+from tests._kernels.test_team import ALLOWED, CAN_MOVE, in_new_thread, tasks
 from tests.support.kernel_calls import i32
-from tests.support.kernels import PRESENT, apply, linear, matrix, normal, same_bits
+from tests.support.kernels import PRESENT, apply, linear, matrix, normal, on_targets, refuses, same_bits
 from tests.support.waiting import until
 
-T = TypeVar("T")
 pytestmark = pytest.mark.skipif(not ALLOWED or not cpu.openmp_threads(), reason="needs Linux and OpenMP")
-on_targets = pytest.mark.parametrize("target", PRESENT)
 COLS = 512
 
 
@@ -35,12 +32,6 @@ def nodes(module: Any, *node_of: int, n_threads: int) -> Iterator[None]:
         yield
     finally:
         module.use_nodes(None, 1)
-
-
-def in_new_thread(work: Callable[[], T]) -> T:
-    """What ``work`` returns in a thread with a team of its own, which both end: products bind them."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(work).result()
 
 
 def layers_of(target: str) -> list[Any]:
@@ -155,8 +146,7 @@ def test_threads_are_bound_to_their_nodes() -> None:
 def test_nodes_without_processors_are_refused() -> None:
     module = load(PRESENT[0]).linear
     for wrong in ([0, 2], [1, 1], [-1], [-2, 0], [], range(65), [0] * 2000):
-        with pytest.raises(ValueError, match="nodes: expected"):
-            module.use_nodes(np.array(wrong, np.int32), 2)
+        refuses("nodes: expected", module.use_nodes, np.array(wrong, np.int32), 2)
 
 
 def test_whole_pages_are_placed_and_others_left_alone() -> None:

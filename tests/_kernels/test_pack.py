@@ -21,6 +21,7 @@ from tests.support.kernels import (
     packed,
     product,
     put_scale,
+    refuses,
     same_bits,
     scale_places,
 )
@@ -148,8 +149,8 @@ def test_rows_that_packing_rounds_have_their_codes_and_sums_in_the_panel(fmt: Fo
 
 def test_no_file_holds_rows_that_packing_rounds() -> None:
     for fmt in ROUNDED.values():
-        with pytest.raises(ValueError, match="format_id: expected a format of files, got"):
-            pack.dequantize(fmt.id, np.zeros(128, np.uint8), np.zeros(32, np.float32))
+        given = fmt.id, np.zeros(128, np.uint8), np.zeros(32, np.float32)
+        refuses("format_id: expected a format of files, got", pack.dequantize, *given)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there Python reads the file")
@@ -169,10 +170,9 @@ def test_packing_from_a_file_is_packing(fmt: Format, tmp_path: Path) -> None:
                 assert pack.pack_file(fmt.id, file.fileno(), 77, rows, cols, out, n_threads) is True
                 assert np.array_equal(out, wanted)
                 assert pack.pack_file(fmt.id, file.fileno(), 78, rows, cols, out, n_threads) is False
-            with pytest.raises(ValueError, match="out: expected"):
-                pack.pack_file(fmt.id, file.fileno(), 77, rows, cols, out[:-1])
-            with pytest.raises(ValueError, match="shape: expected rows of blocks"):
-                pack.pack_file(fmt.id, file.fileno(), 77, 0, cols, out)
+            given = fmt.id, file.fileno(), 77
+            refuses("out: expected", pack.pack_file, *given, rows, cols, out[:-1])
+            refuses("shape: expected rows of blocks", pack.pack_file, *given, 0, cols, out)
         assert pack.pack_file(fmt.id, -1, 77, rows, cols, out) is False
 
 
@@ -196,10 +196,9 @@ def test_packing_takes_no_more_memory_than_the_file(fmt: Format) -> None:
 
 @pytest.mark.parametrize("fmt", [f for f in FORMATS.values() if f.layout is None], ids=lambda fmt: fmt.name)
 def test_a_format_without_kernels_is_refused(fmt: Format) -> None:
-    with pytest.raises(ValueError, match=f"format_id: expected .*, got {fmt.id}"):
-        pack.packed_bytes(fmt.id, 16, 256)
-    with pytest.raises(ValueError, match=f"format_id: expected .*, got {fmt.id}"):
-        pack.dequantize(fmt.id, np.zeros(1024, np.uint8), np.zeros(256, np.float32))
+    text = f"format_id: expected .*, got {fmt.id}"
+    refuses(text, pack.packed_bytes, fmt.id, 16, 256)
+    refuses(text, pack.dequantize, fmt.id, np.zeros(1024, np.uint8), np.zeros(256, np.float32))
 
 
 @by_name
@@ -208,23 +207,15 @@ def test_wrong_sizes_and_types_are_refused(fmt: Format) -> None:
     blocks = np.zeros(fmt.nbytes(16 * cols), np.uint8)
     out = np.zeros(16 * cols, np.float32)
     data = np.zeros(pack.packed_bytes(fmt.id, 16, cols), np.uint8)
-    with pytest.raises(ValueError, match="blocks: expected"):
-        pack.dequantize(fmt.id, blocks[:-1], out)
-    with pytest.raises(TypeError, match="blocks: expected"):
-        pack.dequantize(fmt.id, blocks.view(np.int8), out)
-    with pytest.raises(TypeError, match="out: expected"):
-        pack.dequantize(fmt.id, blocks, out.astype(np.float64))
-    with pytest.raises(TypeError, match="C-contiguous"):
-        pack.dequantize(fmt.id, blocks, np.zeros(32 * cols, np.float32)[::2])
-    with pytest.raises(ValueError, match="blocks: expected"):
-        pack.pack(fmt.id, blocks[:-1], 16, cols, data)
-    with pytest.raises(ValueError, match="out: expected"):
-        pack.pack(fmt.id, blocks, 16, cols, data[:-1])
+    strided = np.zeros(32 * cols, np.float32)[::2]
+    refuses("blocks: expected", pack.dequantize, fmt.id, blocks[:-1], out)
+    refuses("blocks: expected", pack.dequantize, fmt.id, blocks.view(np.int8), out, error=TypeError)
+    refuses("out: expected", pack.dequantize, fmt.id, blocks, out.astype(np.float64), error=TypeError)
+    refuses("C-contiguous", pack.dequantize, fmt.id, blocks, strided, error=TypeError)
+    refuses("blocks: expected", pack.pack, fmt.id, blocks[:-1], 16, cols, data)
+    refuses("out: expected", pack.pack, fmt.id, blocks, 16, cols, data[:-1])
     for rows, wrong in ((0, cols), (16, 0), (-1, cols)):
-        with pytest.raises(ValueError, match="shape: expected rows of blocks"):
-            pack.pack(fmt.id, blocks, rows, wrong, data)
+        refuses("shape: expected rows of blocks", pack.pack, fmt.id, blocks, rows, wrong, data)
     if fmt.block_len > 1:
-        with pytest.raises(ValueError, match="shape: expected rows of blocks"):
-            pack.pack(fmt.id, blocks, 16, cols - 1, data)
-        with pytest.raises(ValueError, match="out: expected whole blocks"):
-            pack.dequantize(fmt.id, blocks, out[:-1])
+        refuses("shape: expected rows of blocks", pack.pack, fmt.id, blocks, 16, cols - 1, data)
+        refuses("out: expected whole blocks", pack.dequantize, fmt.id, blocks, out[:-1])

@@ -9,7 +9,7 @@ import pytest
 
 from oxillama._kernels import load
 from oxillama.reference import rows as reference
-from tests.support.kernels import PRESENT, normal, same_bits
+from tests.support.kernels import PRESENT, normal, refuses, same_bits
 
 
 def route(
@@ -45,13 +45,8 @@ def test_the_best_are_taken(
     for bias in (None, 0.1 * normal(experts, seed=1)):
         if gating == "chosen" and (bias is not None or groups > 1):
             continue
-        options: dict[str, Any] = {
-            "bias": bias,
-            "groups": groups,
-            "kept": kept,
-            "normalize": normalize,
-            "scale": 2.5,
-        }
+        options: dict[str, Any] = {"bias": bias, "groups": groups, "kept": kept, "normalize": normalize}
+        options["scale"] = 2.5
         chosen, weights = zip(*(reference.route(row, k, gating, **options) for row in logits))
         for target in PRESENT:
             found = route(target, logits, k, gating, **options)
@@ -91,25 +86,18 @@ def test_rows_are_grouped_by_expert_each_in_order(n: int, experts: int, k: int) 
 def test_experts_that_do_not_exist_are_not_grouped() -> None:
     counts, rows, factors = np.empty(4, np.int32), np.empty(2, np.int32), np.empty(2, np.float32)
     for bad in (-1, 4):
-        with pytest.raises(ValueError, match=f"chosen: expected 0 to 3, got {bad}"):
-            load(PRESENT[0]).routing.group(np.int32([[0, bad]]), normal(1, 2), counts, rows, factors)
+        given = np.int32([[0, bad]]), normal(1, 2), counts, rows, factors
+        refuses(f"chosen: expected 0 to 3, got {bad}", load(PRESENT[0]).routing.group, *given)
 
 
 def test_bad_calls_are_refused() -> None:
-    logits = normal(3, 8)
-    for k, options, text in (
-        (0, {}, "got 0 of 8"),
-        (9, {}, "got 9 of 8"),
-        (2, {"groups": 3, "kept": 1}, "got 2 of 8 in 1 of 3"),
-        (3, {"groups": 4, "kept": 1}, "got 3 of 8 in 1 of 4"),
-        (2, {"gating": "chosen", "bias": normal(8)}, "neither bias nor groups"),
-        (2, {"bias": normal(7)}, "bias: expected at least 8"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            route(PRESENT[0], logits, k, **options)  # type: ignore[arg-type]
-    with pytest.raises(
-        ValueError, match="gating: expected one of softmax, sigmoid, chosen, sqrt_softplus, got 'tanh'"
-    ):
-        route(PRESENT[0], logits, 2, "tanh")
-    with pytest.raises(ValueError, match="at most 1024 experts, got 2 of 1025"):
-        route(PRESENT[0], normal(1, 1025), 2)
+    given = route, PRESENT[0], normal(3, 8)
+    refuses("got 0 of 8", *given, 0)
+    refuses("got 9 of 8", *given, 9)
+    refuses("got 2 of 8 in 1 of 3", *given, 2, groups=3, kept=1)
+    refuses("got 3 of 8 in 1 of 4", *given, 3, groups=4, kept=1)
+    refuses("neither bias nor groups", *given, 2, gating="chosen", bias=normal(8))
+    refuses("bias: expected at least 8", *given, 2, bias=normal(7))
+    known = "softmax, sigmoid, chosen, sqrt_softplus"
+    refuses(f"gating: expected one of {known}, got 'tanh'", *given, 2, "tanh")
+    refuses("at most 1024 experts, got 2 of 1025", route, PRESENT[0], normal(1, 1025), 2)

@@ -12,11 +12,9 @@ from oxillama._kernels import load
 from oxillama.reference.kv import store
 from oxillama.reference.rows import best
 from oxillama.reference.selector import chosen_positions, position_scores
-from tests.support.kernels import PRESENT, normal, same_bits
+from tests.support.kernels import PRESENT, normal, on_targets, refuses, same_bits
 from tests.support.paged_cache import Cache, attended, choose, rows, wanted
 from tests.support.spread import few
-
-on_targets = pytest.mark.parametrize("target", PRESENT)
 
 
 def filled(
@@ -46,8 +44,7 @@ def test_the_highest_scores_are_chosen(kv_type: str, heads: int, width: int, pag
     for row in range(n):
         stated = chosen_positions(scores[row, : row + 1], most)
         for chosen in found:
-            assert chosen[row, : len(stated)].tolist() == stated.tolist()
-            assert (chosen[row, len(stated) :] == -1).all()
+            assert chosen[row].tolist() == [*stated.tolist(), *[-1] * (most - len(stated))]
 
 
 @on_targets
@@ -147,13 +144,11 @@ def test_choices_that_cannot_be_are_refused(target: str) -> None:
         ([[0], [2], [0]], "chosen: expected ascending positions up to 1 in row 1, got 2 after -1"),
         ([[0, 0], [0, 0], [0, 1]], "chosen: expected ascending positions up to 1 in row 1, got 0 after 0"),
     ):
-        with pytest.raises(ValueError, match=text):
-            attend(chosen)
+        refuses(text, attend, chosen)
     batch.store(0, normal(3, 32), 0, 16, 1)
     attend([[0, -1], [0, 1], [1, 2]])  # a row reads as many as its position allows
     for option in ({"window": 4}, {"chunk": 4}, {"causal": False}, {"slopes": np.ones(1, np.float32)}):
-        with pytest.raises(ValueError, match="chosen: expected causal rows without"):
-            attend([[0], [1], [2]], **option)
+        refuses("chosen: expected causal rows without", attend, [[0], [1], [2]], **option)
     weights, scores, room = normal(3, 1), np.zeros((1, 64), np.float32), np.zeros((3, 2), np.int32)
     for wrong, text in (
         ((q, 1, weights, np.zeros((1, 60), np.float32), room), "scores: expected rows, of a multiple of 64"),
@@ -163,26 +158,16 @@ def test_choices_that_cannot_be_are_refused(target: str) -> None:
         ((q, 1, weights, scores, room[:, :0]), "out: expected one position or more"),
         ((q, 1, weights[:2], scores, room), "weights: expected"),
     ):
-        with pytest.raises(ValueError, match=text):
-            batch.choose(0, *wrong, scratch, 1)
-    two = Cache(target, (1, 2, 16, 16)).batch([(0, 3)])
-    with pytest.raises(ValueError, match="choose: expected pages of one key head, got 2"):
-        two.choose(0, q, 1, weights, scores, room, scratch, 1)
-    bare = Cache(target, (1, 1, 16, 0)).batch([(0, 3)])
-    with pytest.raises(ValueError, match="attend: expected pages with values, got keys alone"):
-        bare.attend(0, q, 1, 1.0, np.zeros((3, 0), np.float32), scratch, 1)
+        refuses(text, batch.choose, 0, *wrong, scratch, 1)
+    two, bare = (Cache(target, (1, *sizes)).batch([(0, 3)]) for sizes in ((2, 16, 16), (1, 16, 0)))
+    text = "choose: expected pages of one key head, got 2"
+    refuses(text, two.choose, 0, q, 1, weights, scores, room, scratch, 1)
+    text = "attend: expected pages with values, got keys alone"
+    refuses(text, bare.attend, 0, q, 1, 1.0, np.zeros((3, 0), np.float32), scratch, 1)
     assert attention.KvShape(1, 1, 16, 0, 0, 0, 16).page_bytes == 16 * 16 * 4
 
 
 # --- blocks ----------------------------------------------------------------------------------------
-
-
-def block_choice(batch: Any, q: np.ndarray, weights: np.ndarray, most: int, n: int, *args: Any) -> np.ndarray:
-    """int32 (rows, most): the blocks that `PagedBatch.choose` gives each row, -1 behind them."""
-    out, scores = np.full((len(q), most), -1, np.int32), np.full((3, -(-n // 64) * 64), np.nan, np.float32)
-    scratch = np.full(batch.scratch_bytes(2), 0xFF, np.uint8)
-    batch.choose(0, q, weights.shape[1], weights, scores, out, scratch, 2, *args)
-    return out
 
 
 @pytest.mark.parametrize("kv_type", ["f32", "q8_0"])
@@ -192,14 +177,13 @@ def test_complete_blocks_are_chosen_by_their_last_positions(kv_type: str, size: 
     q, weights = normal(n, heads * width, seed=1), normal(n, heads, seed=2)
     for target in PRESENT:
         batch, keys = filled(target, n, width, kv_type, 16)
-        found = block_choice(batch, q, weights, most, n, size)
+        found = choose(batch, q, weights, most, n, blocks=(size,))
         stored = store(keys[size - 1 :: size, None], keys[size - 1 :: size, None], kv_type)
         scores = position_scores(q.reshape(n, heads, width), weights, stored)
         for row in range(n):
             complete = (row + 1) // size
             stated = np.flatnonzero(best(scores[row, :complete], most)) if complete else np.zeros(0)
-            assert found[row, : len(stated)].tolist() == stated.tolist()
-            assert (found[row, len(stated) :] == -1).all()
+            assert found[row].tolist() == [*stated.tolist(), *[-1] * (most - len(stated))]
 
 
 @pytest.mark.parametrize(("size", "most", "local"), [(4, 5, 1), (3, 20, 3), (5, 2, 0)])
@@ -208,7 +192,7 @@ def test_whole_blocks_are_chosen_by_their_highest_products(size: int, most: int,
     q, ones = normal(n, width, seed=1), np.ones((n, 1), np.float32)
     for target in PRESENT:
         batch, keys = filled(target, n, width, "f16", 8)
-        found = block_choice(batch, q, ones, most, n, size, True, local)
+        found = choose(batch, q, ones, most, n, blocks=(size, True, local))
         stored = store(keys[:, None], keys[:, None], "f16")
         products = stored.scores(q[:, None], np.arange(n), 1)[:, 0]
         for row in range(n):
@@ -216,8 +200,7 @@ def test_whole_blocks_are_chosen_by_their_highest_products(size: int, most: int,
             tops = np.array([block.max() for block in blocks], np.float32)
             tops[max(0, len(tops) - local) :] = np.inf if local else tops[len(tops) :]
             stated = np.flatnonzero(best(tops, most))
-            assert found[row, : len(stated)].tolist() == stated.tolist()
-            assert (found[row, len(stated) :] == -1).all()
+            assert found[row].tolist() == [*stated.tolist(), *[-1] * (most - len(stated))]
 
 
 @pytest.mark.parametrize("page_size", [4, 16])
@@ -243,5 +226,5 @@ def test_lists_of_positions_in_any_order_and_of_two_layers(page_size: int) -> No
         out, scratch = np.empty((n, heads * 16), np.float32), np.zeros(batch.scratch_bytes(2), np.uint8)
         batch.attend(0, both, heads, 0.25, out, scratch, 2, chosen=chosen, counts=counts)
         assert same_bits(out, stated), target
-        with pytest.raises(ValueError, match="chosen: expected positions up to"):
-            batch.attend(1, both, heads, 0.25, out, scratch, 2, chosen=chosen, counts=counts)
+        given, how = (1, both, heads, 0.25, out, scratch, 2), {"chosen": chosen, "counts": counts}
+        refuses("chosen: expected positions up to", batch.attend, *given, **how)

@@ -14,7 +14,7 @@ import pytest
 from oxillama import _kernels
 from oxillama._kernels import generate_stubs
 from oxillama.base.targets import PER_TARGET, TARGETS
-from tests.support.kernels import PRESENT
+from tests.support.kernels import PRESENT, refuses
 
 KERNELS = Path(_kernels.__file__).parent
 MODULES = [".".join(p.relative_to(KERNELS).with_suffix("").parts) for p in sorted(KERNELS.rglob("*.pyx"))]
@@ -160,5 +160,4 @@ def test_a_module_of_a_target() -> None:
     ],
 )
 def test_a_type_that_is_missing(source: str, message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        generate_stubs.stub("a.b", source, {}, False)
+    refuses(re.escape(message), generate_stubs.stub, "a.b", source, {}, False)

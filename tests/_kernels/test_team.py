@@ -5,30 +5,22 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from oxillama._kernels import cpu
 from oxillama._kernels.machine import team
 from tests.support.waiting import until
 
+T = TypeVar("T")
 ALLOWED = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 CAN_MOVE = len(ALLOWED) > 1 and cpu.openmp_threads() > 0
 
 
-def in_new_thread(work: Callable[[], None]) -> None:
-    """Runs ``work`` in a thread that has a team of its own."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed[0]
+def in_new_thread(work: Callable[[], T]) -> T:
+    """What ``work`` returns in a thread with a team of its own, which both end: products bind them."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(work).result()
 
 
 def test_every_thread_has_a_processor_that_the_process_may_use() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from benchmarks.random_blocks import random_rows
 from oxillama._kernels import Kernels, load, pack, targets
@@ -28,6 +29,21 @@ COMPUTE: dict[str, str] = {fmt.name: compute for compute, fmt in ROUNDED.items()
 
 MULTIPLIED: list[str] = [*NAMES, *COMPUTE]
 """Formats that matrices in memory can have."""
+
+
+on_targets = pytest.mark.parametrize("target", PRESENT)
+
+
+def refuses(
+    text: str,
+    call: Callable[..., object],
+    *arguments: Any,
+    error: type[Exception] = ValueError,
+    **options: Any,
+) -> None:
+    """That a call raises an error whose text has a match of ``text``."""
+    with pytest.raises(error, match=text):
+        call(*arguments, **options)
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:

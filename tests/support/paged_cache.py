@@ -82,13 +82,19 @@ class Cache:
 
 
 def choose(
-    batch: Any, q: np.ndarray, weights: np.ndarray, most: int, longest: int, room: int = 3
+    batch: Any,
+    q: np.ndarray,
+    weights: np.ndarray,
+    most: int,
+    longest: int,
+    room: int = 3,
+    blocks: tuple[Any, ...] = (),
 ) -> np.ndarray:
-    """int32 (rows, most): the positions that `PagedBatch.choose` gives each row, -1 behind them."""
+    """int32 (rows, most): the positions (or blocks) that `PagedBatch.choose` gives a row, -1 behind them."""
     out = np.full((len(q), most), -1, np.int32)
     scores = np.full((room, -(-longest // 64) * 64), np.nan, np.float32)
     scratch = np.full(batch.scratch_bytes(2), 0xFF, np.uint8)
-    batch.choose(0, q, weights.shape[1], weights, scores, out, scratch, 2)
+    batch.choose(0, q, weights.shape[1], weights, scores, out, scratch, 2, *blocks)
     return out
 
 

@@ -226,7 +226,7 @@ class Clockwork(peers.Runner):
 
     def _open(self) -> None: ...
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         self.held = 0
 
     def _forward(self, tokens: Sequence[int]) -> peers.Logits:
@@ -243,7 +243,7 @@ class Clockwork(peers.Runner):
 def test_one_pass_measures_every_context_at_its_depth(model: Path) -> None:
     runner = Clockwork(model, 1, 64)
     runner.load()
-    found = curves.context_turn(runner, [10, 20], 1)()
+    found = curves.context_turn(runner, [10, 20], 1)
     assert found == {
         "prefill, context 10": 1,
         "decode, context 10": pytest.approx(1 / 2),

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import oxillama
-from benchmarks import end_to_end, loading, peers, sampling, starting, timing
+from benchmarks import loading, peers, sampling, starting, timing
 from benchmarks.__main__ import main
 from benchmarks.timing import CpuTime, alternate, others_share
 from oxillama._kernels import load, targets
@@ -221,7 +221,7 @@ class FakeEngine(peers.Runner):
     def _open(self) -> None:
         self.now += 2
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         self.now += 50  # not a part of prefill
         self.held = []
 
@@ -357,7 +357,9 @@ def test_peak_memory_grows_with_what_is_touched() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)  # a small process
 
 
-def test_end_to_end_reports_tokens_per_second(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_to_end_reports_tokens_per_second(
+    model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     class Slow(FakeEngine):
         name = "slow"
 
@@ -368,15 +370,16 @@ def test_end_to_end_reports_tokens_per_second(model: Path, monkeypatch: pytest.M
     monkeypatch.setattr(timing, "SETTLE_SECONDS", 0)
     monkeypatch.setitem(peers.ENGINES, "fake", FakeEngine)
     monkeypatch.setitem(peers.ENGINES, "slow", Slow)
-    results, agreement = end_to_end.measure(
-        model, ["fake", "slow"], threads=1, rounds=3, warmup=0, prompt=8, new=2
-    )
-    assert [(row.metric.name, row.samples) for row in results] == [
+    path = model.parent / "run.json"
+    run = ["end-to-end", "--model", str(model), "--engine", "fake", "--peer", "slow", "--json", str(path)]
+    assert main([*run, "--rounds", "3", "--warmup", "0", "--prompt", "8", "--new", "2"]) == 0
+    results = json.loads(path.read_text())["results"]
+    assert [(row["metric"], row["samples"]) for row in results] == [
         ("prefill", {"fake": [4.0] * 3, "slow": [2.0] * 3}),
         ("decode", {"fake": [4.0] * 3, "slow": [2.0] * 3}),
     ]
-    assert [row.ratio and row.ratio.median for row in results] == [2, 2]
-    assert agreement == pytest.approx(1)
+    assert [row["ratio"]["median"] for row in results] == [2, 2]
+    assert "cosine of the engines' logits after the prompt: 1.00000" in capsys.readouterr().out
 
 
 def test_engines_are_closed_when_a_later_one_fails(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,8 +395,8 @@ def test_engines_are_closed_when_a_later_one_fails(model: Path, monkeypatch: pyt
 
     monkeypatch.setitem(peers.ENGINES, "kept", Kept)
     monkeypatch.setitem(peers.ENGINES, "broken", Broken)
-    with pytest.raises(LoadError, match="broken"):
-        end_to_end.measure(model, ["kept", "broken"], threads=1)
+    with pytest.raises(LoadError, match="broken"), peers.loaded(["kept", "broken"], model, 1, 64):
+        pass
     assert [engine.closed for engine in made] == [True]
 
 
@@ -409,7 +412,7 @@ def test_memory_is_stated_without_file_and_kv(model: Path, monkeypatch: pytest.M
         "llama.block_count": 3,
     }
     opened = SimpleNamespace(metadata=metadata, file_size=1004)
-    monkeypatch.setattr(loading, "_open", lambda path: nullcontext(opened))
+    monkeypatch.setattr(loading.ModelFile, "open", lambda path: nullcontext(opened))
     assert loading.kv_bytes(model, 10) == 3 * 2 * (16 + 16) * 10 * 2
     metadata["llama.attention.head_count_kv"] = np.array([2, 0, 1], np.int32)
     metadata["llama.attention.key_length"] = 24
@@ -418,20 +421,23 @@ def test_memory_is_stated_without_file_and_kv(model: Path, monkeypatch: pytest.M
         pytest.raises(LoadError, match=r"the key .general\.architecture."),
         monkeypatch.context() as patch,
     ):
-        patch.setattr(loading, "_open", lambda path: nullcontext(SimpleNamespace(metadata={})))
+        patch.setattr(loading.ModelFile, "open", lambda path: nullcontext(SimpleNamespace(metadata={})))
         loading.kv_bytes(model, 10)
 
     found = {"load": 1.5, "first_token": 2.5, "peak_rss": 1004 + 2400 + 5_000_000}
     monkeypatch.setattr(loading, "in_fresh_process", lambda *args: found)
     monkeypatch.setattr(timing, "SETTLE_SECONDS", 0)
-    rows = loading.measure(model, ["a"], threads=1, rounds=2, prompt=6, new=4)
-    assert {row.metric.name: row.samples["a"][0] for row in rows} == {
+    path = model.parent / "load.json"
+    run = ["load", "--model", str(model), "--rounds", "2", "--prompt", "6", "--new", "4", "--json", str(path)]
+    assert main(run) == 0
+    rows = json.loads(path.read_text())["results"]
+    assert {row["metric"]: row["samples"]["oxillama"][0] for row in rows} == {
         "load": 1.5,
         "load to first token": 2.5,
         "peak memory": pytest.approx(5.003404),
         "peak memory - file - KV": 5.0,
     }
-    assert all(len(row.samples["a"]) == 2 for row in rows)
+    assert all(len(row["samples"]["oxillama"]) == 2 for row in rows)
 
 
 def test_a_load_that_fails_in_its_process_is_reported(tmp_path: Path) -> None:

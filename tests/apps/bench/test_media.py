@@ -57,7 +57,7 @@ def test_the_figures_of_two_servers(
             yield port
 
         monkeypatch.setattr(media, "served", lambda *_: given(SimpleNamespace(port=ports[0])))  # type: ignore[arg-type]
-        monkeypatch.setattr(media, "llama_server", lambda *_: given(ports[1]))
+        monkeypatch.setattr(media, "llama_server", lambda *_: given(SimpleNamespace(port=ports[1])))  # type: ignore[arg-type]
         options = ["--rounds", "1", "--warmup", "0", "--clients", "3", "--new", "4", "--picture", "64x16"]
         files = ["--model", str(folder / "text.gguf"), "--mmproj", str(folder / "mmproj.gguf")]
         args = parser().parse_args(["media", *files, *options, "--peer", "llama-server"])

@@ -44,9 +44,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
     found: Started = []
 
     @contextmanager
-    def running(command: Sequence[str], what: str, env: Mapping[str, str] | None = None) -> Iterator[int]:
+    def running(command: Sequence[str], expected: str, env: Mapping[str, str] | None = None) -> Iterator[Any]:
         found.append(([*command], env))
-        yield 7
+        yield server_peer.Served(7, 1)
 
     monkeypatch.setattr(server_peer, "running", running)
     monkeypatch.setattr(vllm, "running", running)
@@ -60,8 +60,8 @@ def has(command: list[str], name: str, value: str) -> bool:
 def test_a_llama_server_gets_room_for_all_streams_and_its_batch(model: Path, started: Started) -> None:
     args = arguments(model, "--peer", "/opt/llama-server", "--peer", "llama.cpp")
     assert over_http.http_peers(args) == ["llama-server"]
-    with over_http.started("llama-server", args, 512, 64) as port:
-        assert port == 7
+    with over_http.started("llama-server", args, 512, 64) as server:
+        assert server.port == 7
     with over_http.started("llama-server", args, 512):
         pass
     (first, _), (second, _) = started
@@ -92,7 +92,7 @@ def test_vllm_gets_its_libraries_alone(
 
 
 def test_a_server_that_ends_is_no_peer() -> None:
-    ends = server_peer.running([sys.executable, "-c", "pass"], "a server")
+    ends = server_peer.running([sys.executable, "-c", "pass"], "--peer: expected a server")
     with pytest.raises(ConfigError, match="--peer: expected a server, got none from"), ends:
         pass
 

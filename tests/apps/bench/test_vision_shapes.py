@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.make_model import main, write_projector
+from benchmarks.__main__ import main
+from benchmarks.make_model import write_projector
 from benchmarks.vision_shapes import VISION_SHAPES
 from oxillama._kernels import best
 from oxillama.models.media.decode import Picture
@@ -37,8 +38,8 @@ def test_projector_files_load(name: str, format: str, tmp_path: Path) -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.gguf"
-    assert main(["smolvlm2-500m-vision", "Q8_0", str(path), "--layers", "1"]) == 0
+    assert main(["make-model", "smolvlm2-500m-vision", "Q8_0", str(path), "--layers", "1"]) == 0
     assert f"{path}: {path.stat().st_size / 1e6:.1f} MB" in capsys.readouterr().out
     assert MediaEncoder(path, best(), 1).out_width == 960
-    assert main(["smolvlm2-500m-vision", "Q4_K_M", str(path)]) == 2
+    assert main(["make-model", "smolvlm2-500m-vision", "Q4_K_M", str(path)]) == 2
     assert "projector files have one format" in capsys.readouterr().err
