@@ -23,6 +23,8 @@ from tests.support.zoo import Model, stored
 
 TOKENS = [3, 77, 200, 5, 5, 301, 0, 42, 17, 260, 9, 31, 8, 120, 121, 122]
 D, HEADS, KV, DIM, FF, LAYERS = 32, 4, 2, 8, 40, 4
+WIDE = dict.fromkeys(("llama", "qwen3"), 12)
+"""Widths of heads that are no share of the hidden state's."""
 EXPERTS, WIDTH, SHARED = 6, 24, 20
 
 
@@ -69,7 +71,7 @@ def weights_of(kind: str, n_layers: int = LAYERS, tied: bool = False) -> Source:
     """A model's, by the model_type of Hugging Face."""
     made = Source()
     plus = 1.0 if kind.startswith("gemma") else 0.0
-    layer_norm = kind == "starcoder2"
+    layer_norm, dim = kind == "starcoder2", WIDE.get(kind, DIM)
     made.matrix("model.embed_tokens", "token_embd", hf.N_VOCAB, D)
     made.source["model.embed_tokens.weight"] *= np.float32(3)
     made.reference["token_embd.weight"] *= 3
@@ -80,19 +82,20 @@ def weights_of(kind: str, n_layers: int = LAYERS, tied: bool = False) -> Source:
             made.norm(f"{there}.{name}", f"{here}.{target}", n, plus, layer_norm)  # noqa: B023
 
         if kind == "phi3":
-            made.matrix(f"{there}.self_attn.qkv_proj", f"{here}.attn_qkv", (HEADS + 2 * KV) * DIM, D)
+            made.matrix(f"{there}.self_attn.qkv_proj", f"{here}.attn_qkv", (HEADS + 2 * KV) * dim, D)
         else:
-            biased = kind in ("qwen2_moe", "starcoder2")
+            biased = kind in ("llama", "qwen2", "qwen2_moe", "starcoder2")
             for part, heads in (("q", HEADS), ("k", KV), ("v", KV)):
                 made.matrix(
-                    f"{there}.self_attn.{part}_proj", f"{here}.attn_{part}", heads * DIM, D, bias=biased
+                    f"{there}.self_attn.{part}_proj", f"{here}.attn_{part}", heads * dim, D, bias=biased
                 )
-        made.matrix(f"{there}.self_attn.o_proj", f"{here}.attn_output", D, HEADS * DIM, bias=layer_norm)
+        biased = kind in ("llama", "starcoder2")
+        made.matrix(f"{there}.self_attn.o_proj", f"{here}.attn_output", D, HEADS * dim, bias=biased)
         for part, heads in (("q", HEADS), ("k", KV)):
-            if kind in ("qwen3_moe", "gemma3_text"):
-                norm(f"self_attn.{part}_norm", f"attn_{part}_norm", DIM)
+            if kind in ("qwen3", "qwen3_moe", "gemma3_text"):
+                norm(f"self_attn.{part}_norm", f"attn_{part}_norm", dim)
             elif kind in ("olmo2", "olmo3", "olmoe"):
-                norm(f"self_attn.{part}_norm", f"attn_{part}_norm", heads * DIM)
+                norm(f"self_attn.{part}_norm", f"attn_{part}_norm", heads * dim)
         if kind in ("olmo2", "olmo3"):
             norm("post_attention_layernorm", "post_attention_norm")
             norm("post_feedforward_layernorm", "post_ffw_norm")
@@ -139,13 +142,16 @@ def feed(made: Source, kind: str, there: str, here: str) -> None:
 
 
 NAMES = {
-    "mistral": "Mistral", "mixtral": "Mixtral", "qwen2_moe": "Qwen2Moe", "qwen3_moe": "Qwen3Moe",
-    "gemma": "Gemma", "gemma2": "Gemma2", "gemma3_text": "Gemma3", "phi3": "Phi3", "olmo2": "Olmo2",
-    "olmo3": "Olmo3", "olmoe": "Olmoe", "starcoder2": "Starcoder2",
+    "llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "mistral": "Mistral", "mixtral": "Mixtral",
+    "qwen2_moe": "Qwen2Moe", "qwen3_moe": "Qwen3Moe", "gemma": "Gemma", "gemma2": "Gemma2",
+    "gemma3_text": "Gemma3", "phi3": "Phi3", "olmo2": "Olmo2", "olmo3": "Olmo3", "olmoe": "Olmoe",
+    "starcoder2": "Starcoder2",
 }  # fmt: skip
 QWEN_EXPERTS = {"num_experts": EXPERTS, "num_experts_per_tok": 3, "moe_intermediate_size": WIDTH}
 GEMMA_TANH = {"hidden_act": None, "hidden_activation": "gelu_pytorch_tanh"}
 SPECIFIC: dict[str, dict[str, Any]] = {
+    "llama": {"head_dim": WIDE["llama"], "attention_bias": True},
+    "qwen3": {"head_dim": WIDE["qwen3"]},
     "mixtral": {"num_local_experts": EXPERTS, "num_experts_per_tok": 3},
     "qwen2_moe": {
         **QWEN_EXPERTS, "shared_expert_intermediate_size": SHARED, "decoder_sparse_step": 1,
@@ -180,22 +186,25 @@ def config_of(kind: str, **changes: Any) -> dict[str, Any]:
 
 
 ARCHITECTURES = {  # of the reference; with halves that rotate, Mixtral is a Qwen2 of experts
-    "mistral": "qwen2", "mixtral": "qwen2moe", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe",
-    "gemma3_text": "gemma3", "olmo3": "olmo2",
+    "llama": "qwen2", "mistral": "qwen2", "mixtral": "qwen2moe", "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3", "olmo3": "olmo2",
 }  # fmt: skip
 
 
 def reference_of(
-    kind: str, made: Source, windows: list[int] | None = None, n_rot: int = DIM, **keys: Any
+    kind: str, made: Source, windows: list[int] | None = None, n_rot: int = 0, **keys: Any
 ) -> np.ndarray:
     """Logits of TOKENS."""
+    dim = WIDE.get(kind, DIM)
     widths = {"expert_ff": FF if kind == "mixtral" else WIDTH, "n_experts": EXPERTS, "n_used": 3}
     keys = {"expert_weights_norm": True, **keys} if kind == "mixtral" else keys
     kinds = {float: "f32", int: "u32", str: "str", bool: "bool", list: "[bool]"}
     model = Model(
         ARCHITECTURES.get(kind, kind),
         n_layers=LAYERS,
-        n_rot=n_rot,
+        key_dim=dim,
+        value_dim=dim,
+        n_rot=n_rot or dim,
         keys={key.replace("__", "."): (kinds[type(value)], value) for key, value in keys.items()},
         **widths,
     )

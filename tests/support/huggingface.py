@@ -23,6 +23,12 @@ SIZES: dict[str, Any] = {
     "hidden_act": "silu",
 }  # fmt: skip
 N_VOCAB = 400
+LLAMA: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], **SIZES, "vocab_size": N_VOCAB}
+BERT: dict[str, Any] = {
+    "architectures": ["BertModel"], "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "max_position_embeddings": 64, "layer_norm_eps": 1e-3, "vocab_size": 20,
+    "hidden_act": "gelu", "type_vocab_size": 2,
+}  # fmt: skip
 
 
 def safetensors(tensors: Mapping[str, np.ndarray], kind: str = "F32") -> bytes:
@@ -78,8 +84,8 @@ def weights_of(shapes: Shapes) -> dict[str, np.ndarray]:
 FACTORS = ("scale", "scalar")
 
 
-def decoder_weights(config: Mapping[str, Any], *, qkv_biases: bool, norms: bool) -> dict[str, np.ndarray]:
-    """Weights of a Llama or a Qwen."""
+def decoder_weights(config: Mapping[str, Any], *, qkv_biases: bool = False) -> dict[str, np.ndarray]:
+    """Weights of a Llama or a Qwen 2."""
     d, n_ff, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     kv, dim = config["num_key_value_heads"], config.get("head_dim", d // heads)
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], d)}
@@ -92,7 +98,6 @@ def decoder_weights(config: Mapping[str, Any], *, qkv_biases: bool, norms: bool)
         biased = ("qkv" if qkv_biases else "") + ("o" if config.get("attention_bias") else "")
         shapes |= {f"{block}.self_attn.{x}_proj.bias": attention[x][:1] for x in biased}
         shapes |= {f"{block}.{x}_layernorm.weight": (d,) for x in ("input", "post_attention")}
-        shapes |= {f"{block}.self_attn.{x}_norm.weight": (dim,) for x in ("qk" if norms else "")}
     shapes["model.norm.weight"] = (d,)
     if not config.get("tie_word_embeddings"):
         shapes["lm_head.weight"] = (config["vocab_size"], d)

@@ -78,7 +78,7 @@ def read_model(path: Path) -> None:
 def hf_folder(folder: Path) -> None:
     config = {"architectures": ["LlamaForCausalLM"], **hf.SIZES, "vocab_size": hf.N_VOCAB}
     config["num_hidden_layers"] = 1
-    weights = hf.decoder_weights(config, qkv_biases=False, norms=False)
+    weights = hf.decoder_weights(config)
     hf.write_folder(folder / "hf", config, weights, shards=2, settings={"chat_template": "{{ messages }}"})
 
 

@@ -7,6 +7,7 @@ import copy
 import inspect
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from oxillama.models.media.encoder import MediaEncoder
 from tests.support import huggingface as hf
 from tests.support.paths import DATA
 from tests.support.sighted_configs import BEGIN, CONFIGS, END, PICTURE, SIZES
-from tests.support.transformers_models import Shapes, stored_shapes, weights_of
+from tests.support.transformers_models import Shapes, recorded as recorded_in, stored_shapes, weights_of
 
 RECORDED = DATA / "transformers_media.npz"
+recorded = partial(recorded_in, path=RECORDED)
+"""The config, the shapes, and the logits at `places` of a recorded model."""
 BEFORE, BEHIND = [5, 17, 40, BEGIN], [END, 9, 300, 33, 120, 7]
 """Tokens around the rows of a medium."""
 

@@ -23,6 +23,13 @@ LAST = 3
 """Rows of logits that are recorded."""
 
 
+def recorded(name: str, path: Path = RECORDED) -> tuple[dict[str, Any], Shapes, np.ndarray]:
+    """The config, the shapes and the logits of a recorded model."""
+    with np.load(path) as data:
+        facts = json.loads(str(data[f"{name}.json"]))
+        return facts["config"], {key: tuple(shape) for key, shape in facts["shapes"].items()}, data[name]
+
+
 def write_model(folder: Path, config: Mapping[str, Any], shapes: Shapes) -> Path:
     """A folder with these tensors and a tokenizer."""
     return hf.write_folder(folder, config, weights_of(shapes))

@@ -16,10 +16,9 @@ from oxillama.apps.cli.serve import hosted_models, server_config
 from oxillama.engine.features.media import encode_media
 from oxillama.models.media.beside import found_beside, missing_reason, takes
 from oxillama.sessions.snapshot import read
-from tests.apps.convert.test_projectors import recorded
 from tests.support.command_line import error, output, run
 from tests.support.media import WIDTH, picture, projector_file
-from tests.support.sighted_models import write_model
+from tests.support.sighted_models import recorded, write_model
 from tests.support.tiny_file import write_tiny_model
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")

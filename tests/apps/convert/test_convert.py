@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
+import re
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +23,7 @@ from tests.support.convert_families import reference_model
 from tests.support.tiny_models import Running
 from tests.support.zoo import Model
 
-TOKENS = [3, 77, 200, 5, 5, 301, 0, 42, 17, 260, 9, 31]
-NAMES = {  # GGUF's, for the references
-    "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
-    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+NAMES = {  # of BERT in GGUF, for the reference
     "embeddings.word_embeddings": "token_embd", "embeddings.position_embeddings": "position_embd",
     "embeddings.token_type_embeddings": "token_types", "embeddings.LayerNorm": "token_embd_norm",
     "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
@@ -39,39 +32,15 @@ NAMES = {  # GGUF's, for the references
 }  # fmt: skip
 
 
-def renamed(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """As the references want them: other names, float64, nothing reordered."""
-    found = {}
-    for name, values in tensors.items():
-        stem, _, kind = name.rpartition(".")
-        parts = stem.split(".")
-        layer = next((part for part in parts if part.isdigit()), None)
-        inner = stem if layer is None else ".".join(parts[parts.index(layer) + 1 :])
-        start = "" if layer is None else f"blk.{layer}."
-        found[f"{start}{NAMES[inner]}.{kind}"] = values.astype(np.float64)
-    return found
-
-
 def llama_config(**changes: Any) -> dict[str, Any]:
-    return {"architectures": ["LlamaForCausalLM"], **hf.SIZES, "vocab_size": hf.N_VOCAB, **changes}
-
-
-def qwen_config(version: int, **changes: Any) -> dict[str, Any]:
-    return llama_config(architectures=[f"Qwen{version}ForCausalLM"], **changes)
-
-
-BERT: dict[str, Any] = {
-    "architectures": ["BertModel"], "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "max_position_embeddings": 64, "layer_norm_eps": 1e-3, "vocab_size": 20,
-    "hidden_act": "gelu", "type_vocab_size": 2,
-}  # fmt: skip
+    return {**hf.LLAMA, **changes}
 
 
 def llama_folder(
     folder: Path, config: dict[str, Any] | None = None, tensors: Any = None, **options: Any
 ) -> Path:
     config = config or llama_config()
-    tensors = tensors or hf.decoder_weights(config, qkv_biases=False, norms=False)
+    tensors = tensors or hf.decoder_weights(config)
     return hf.write_folder(folder, config, tensors, **options)
 
 
@@ -81,123 +50,15 @@ def converted(source: Path, kind: str = "F32") -> bytes:
     return target.read_bytes()
 
 
-def close(found: np.ndarray, wanted: np.ndarray, tolerance: float = 2e-4) -> None:
-    assert found.shape == wanted.shape
-    assert np.abs(found - wanted).max() < tolerance * np.abs(wanted).max()
-
-
-def llama_logits(
-    config: Mapping[str, Any], tensors: Mapping[str, np.ndarray], factors: Any = None, scale: float = 1.0
-) -> np.ndarray:
-    """By Hugging Face's convention: the halves of a head rotate with each other."""
-    dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
-    heads = (config["num_attention_heads"], config["num_key_value_heads"])
-    model = Model(
-        "qwen2",
-        *(config["num_hidden_layers"], config["hidden_size"], *heads, dim, dim, dim),
-        keys={
-            "attention.layer_norm_rms_epsilon": ("f32", config["rms_norm_eps"]),
-            "rope.freq_base": ("f32", config["rope_theta"]),
-            "rope.scaling.factor": ("f32", 1 / scale),
-        },
-    )
-    weights = renamed(tensors)
-    if factors is not None:
-        weights["rope_freqs.weight"] = np.asarray(factors)
-    return reference_model(model, weights).logits(np.array(TOKENS))
-
-
 # --- numbers ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "F64"])
-@pytest.mark.parametrize("shards", [1, 3])
-def test_llama(tmp_path: Path, kind: str, shards: int) -> None:
-    config = llama_config()
-    tensors = hf.decoder_weights(config, qkv_biases=False, norms=False)
-    data = converted(llama_folder(tmp_path / "model", config, tensors, kind=kind, shards=shards))
-    stored = {name: hf.as_stored(values, kind) for name, values in tensors.items()}
-    close(Running(data).logits(TOKENS), llama_logits(config, stored))
-
-
-@pytest.mark.parametrize("kind, tolerance", [("F16", 0.01), ("BF16", 0.05), ("Q8_0", 0.1)])
-def test_types_to_write(tmp_path: Path, kind: str, tolerance: float) -> None:
-    config = llama_config(intermediate_size=64)
-    tensors = hf.decoder_weights(config, qkv_biases=False, norms=False)
-    data = converted(llama_folder(tmp_path / "model", config, tensors), kind)
-    close(Running(data).logits(TOKENS), llama_logits(config, tensors), tolerance)
-    with ModelFile.open(data) as file:
-        formats = {t.format.name for t in file.tensors.values() if len(t.shape) == 2}
-        assert formats == {kind}
-        assert {t.format.name for t in file.tensors.values() if len(t.shape) == 1} == {"F32"}
-
-
-@pytest.mark.parametrize("lm_head", [False, True])
-def test_tied_embeddings_biases_and_wide_heads(tmp_path: Path, lm_head: bool) -> None:
-    config = llama_config(tie_word_embeddings=True, attention_bias=True, head_dim=12)
-    tensors = hf.decoder_weights(config, qkv_biases=True, norms=False)
-    wanted = llama_logits(config, tensors)
-    if lm_head:
-        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
-    data = converted(llama_folder(tmp_path / "model", config, tensors))
-    close(Running(data).logits(TOKENS), wanted)
-    with ModelFile.open(data) as file:
-        assert "output.weight" not in file.tensors
-
-
-@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
-def test_llama_3_rotation(tmp_path: Path, key: str) -> None:
-    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-    config = llama_config(**{key: {**scaling, "original_max_position_embeddings": 64}})
-    tensors = hf.decoder_weights(config, qkv_biases=False, norms=False)
-    factors = []
-    for i in range(4):  # of 8 dimensions
-        wavelength = 2 * math.pi * 100.0 ** (2 * i / 8)
-        share = (64 / wavelength - 1.0) / (4.0 - 1.0)
-        factors.append(1.0 if share > 1 else 8.0 if share < 0 else 1 / ((1 - share) / 8 + share))
-    assert len({round(f, 3) for f in factors}) > 2  # some kept, some divided, some between
-    data = converted(llama_folder(tmp_path / "model", config, tensors))
-    close(Running(data).logits(TOKENS), llama_logits(config, tensors, factors))
-
-
-def test_linear_rotation(tmp_path: Path) -> None:
-    config = llama_config(rope_scaling={"type": "linear", "factor": 4.0})
-    tensors = hf.decoder_weights(config, qkv_biases=False, norms=False)
-    data = converted(llama_folder(tmp_path / "model", config, tensors))
-    close(Running(data).logits(TOKENS), llama_logits(config, tensors, scale=0.25))
-
-
-@pytest.mark.parametrize("version", [2, 3])
-def test_qwen(tmp_path: Path, version: int) -> None:
-    config = qwen_config(version, head_dim=8)
-    tensors = hf.decoder_weights(config, qkv_biases=version == 2, norms=version == 3)
-    data = converted(llama_folder(tmp_path / "model", config, tensors))
-    reference = reference_model(Model(f"qwen{version}"), renamed(tensors))
-    close(Running(data).logits(TOKENS), reference.logits(np.array(TOKENS)))
-
-
-def test_yarn(tmp_path: Path) -> None:
-    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-    config = qwen_config(3, head_dim=8, rope_scaling={**scaling, "beta_fast": 16.0, "attention_factor": 1.5})
-    tensors = hf.decoder_weights(config, qkv_biases=False, norms=True)
-    data = converted(llama_folder(tmp_path / "model", config, tensors))
-    keys = {
-        "rope.scaling.type": ("str", "yarn"),
-        "rope.scaling.factor": ("f32", 4.0),
-        "rope.scaling.original_context_length": ("u32", 64),
-        "rope.scaling.yarn_beta_fast": ("f32", 16.0),
-        "rope.scaling.attn_factor": ("f32", 1.5 / (1 + 0.1 * math.log(4))),
-    }
-    reference = reference_model(Model("qwen3", keys=dict(keys)), renamed(tensors))
-    close(Running(data).logits(TOKENS), reference.logits(np.array(TOKENS)))
 
 
 @pytest.mark.parametrize("prefix", ["", "bert."])
 def test_bert(tmp_path: Path, prefix: str) -> None:
-    tensors = hf.bert_weights(BERT)
+    tensors = hf.bert_weights(hf.BERT)
     written = {prefix + name: values for name, values in tensors.items()}
     written["pooler.dense.weight"] = np.zeros((32, 32), np.float32)
-    source = hf.write_folder(tmp_path / "model", BERT, written, tokenizer="\n".join(hf.WORDS) + "\n")
+    source = hf.write_folder(tmp_path / "model", hf.BERT, written, tokenizer="\n".join(hf.WORDS) + "\n")
     modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
     listed = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in modules]
     (source / "modules.json").write_text(json.dumps(listed))
@@ -207,9 +68,15 @@ def test_bert(tmp_path: Path, prefix: str) -> None:
     assert done.left_out == ("pooler.dense.weight",)
     data = (tmp_path / "out.gguf").read_bytes()
     ids = [2, 5, 6, 7, 8, 9, 3]
-    reference = reference_model(Model("bert", n_kv_heads=4, n_ff=48), renamed(tensors))
+    weights = {}
+    for name, values in tensors.items():
+        found = re.fullmatch(r"(?:encoder\.layer\.(\d)\.)?(.+)\.(weight|bias)", name)
+        assert found is not None
+        start = f"blk.{found[1]}." if found[1] else ""
+        weights[f"{start}{NAMES[found[2]]}.{found[3]}"] = values.astype(np.float64)
+    wanted = reference_model(Model("bert", n_kv_heads=4, n_ff=48), weights).hidden_states(np.array(ids))
     states = Running(data).hidden_states([ids], 512)[0]
-    close(states, reference.hidden_states(np.array(ids)))
+    assert np.abs(states - wanted).max() < 2e-4 * np.abs(wanted).max()
     engine = InferenceEngine()
     engine.load_model_from_bytes(data)
     embedding = engine.embed("The FOXES cafés")  # pooled by its first token
@@ -263,21 +130,11 @@ def test_sentence_piece(tmp_path: Path) -> None:
 def test_word_piece(tmp_path: Path) -> None:
     """A Hangul syllable falls into all its letters; a vowel sign that takes room stays."""
     words = [*hf.WORDS, "\u1112", "##\u1161", "##\u11ab", "\u0939", "##\u093f"]
-    config = {**BERT, "vocab_size": len(words) + 1}
+    config = {**hf.BERT, "vocab_size": len(words) + 1}
     source = hf.write_folder(tmp_path / "model", config, hf.bert_weights(config), tokenizer="\n".join(words))
     with ModelFile.open(converted(source)) as file:
         bridge = TokenizerBridge.from_metadata(file.metadata)
     assert bridge.encode("한 हि CAFÉ,世 zz") == [2, 14, 15, 16, 17, 18, 8, 9, 11, 13, 1, 3]
-
-
-def test_word_piece_takes_apart_as_bert_does() -> None:
-    """Hangul syllables fall into all their letters, and vowel signs that take room stay."""
-    from oxillama.text.tokenizer.characters import without_accents
-
-    assert without_accents(ord("한")) == "\u1112\u1161\u11ab"
-    assert without_accents(ord("é")) == "e"
-    assert without_accents(0x093F) == "\u093f"
-    assert without_accents(0x0301) == ""
 
 
 def test_special_tokens_and_template(tmp_path: Path) -> None:
@@ -349,7 +206,7 @@ def test_a_vocabulary_that_encodes_otherwise_is_an_error(tmp_path: Path) -> None
     ],
 )
 def test_configs_that_are_refused(tmp_path: Path, changes: dict[str, Any], finding: str) -> None:
-    tensors = hf.decoder_weights(llama_config(), qkv_biases=False, norms=False)
+    tensors = hf.decoder_weights(llama_config())
     source = llama_folder(tmp_path / "model", llama_config(**changes), tensors)
     with pytest.raises(LoadError, match=finding):
         convert(source, tmp_path / "out.gguf")
@@ -360,7 +217,7 @@ def test_sliding_windows(tmp_path: Path) -> None:
     data = converted(llama_folder(tmp_path / "model", llama_config(sliding_window=4)))
     with ModelFile.open(data) as file:
         assert file.get("llama.attention.sliding_window", int) == 4
-    config = qwen_config(2, use_sliding_window=True)
+    config = llama_config(architectures=["Qwen2ForCausalLM"], use_sliding_window=True)
     with pytest.raises(LoadError, match="use_sliding_window: True is not supported"):
         converted(llama_folder(tmp_path / "other", config))
 
@@ -380,7 +237,7 @@ def test_ordinary_keys_are_not(tmp_path: Path) -> None:
 
 def test_weights_that_are_refused(tmp_path: Path) -> None:
     config = llama_config()
-    tensors = hf.decoder_weights(config, qkv_biases=False, norms=False)
+    tensors = hf.decoder_weights(config)
     tensors["model.norm.weight"][3] = np.inf
     with pytest.raises(LoadError, match=r"model.norm.weight: expected finite weights, got inf"):
         converted(llama_folder(tmp_path / "model", config, tensors))

@@ -16,15 +16,14 @@ from oxillama.apps.convert import Conversion, bases, convert
 from oxillama.apps.convert.config import usual_name
 from oxillama.errors import ConfigError, GGUFError, LoadError, ModelFileError
 from oxillama.gguf.model_file import ModelFile
-from tests.apps.convert.test_convert import BERT, llama_config
-from tests.apps.convert.test_transformers import OF_TOWERS, recorded
+from tests.apps.convert.test_transformers import OF_TOWERS
 from tests.support import huggingface as hf
 from tests.support.command_line import error, output
 from tests.support.convert_families import EXPERTS, NAMES, TIED, config_of, weights_of
 from tests.support.newer_configs import CONFIGS
 from tests.support.peft import adapter_config, adapter_of, is_table, matrices_of, merged, write_adapter
 from tests.support.spread import each
-from tests.support.transformers_models import weights_of as newer_weights
+from tests.support.transformers_models import recorded, weights_of as newer_weights
 
 Weights = dict[str, np.ndarray]
 
@@ -35,11 +34,7 @@ def base_of(kind: str) -> tuple[dict[str, Any], Weights, dict[str, Any]]:
         config, shapes, _ = recorded(kind)
         return config, newer_weights(shapes), {}
     if kind == "bert":
-        return BERT, hf.bert_weights(BERT), {"tokenizer": "\n".join(hf.WORDS)}
-    if kind in ("llama", "qwen3"):
-        name = {"llama": "Llama", "qwen3": "Qwen3"}[kind]
-        config = llama_config(architectures=[f"{name}ForCausalLM"], head_dim=12)
-        return config, hf.decoder_weights(config, qkv_biases=False, norms=kind == "qwen3"), {}
+        return hf.BERT, hf.bert_weights(hf.BERT), {"tokenizer": "\n".join(hf.WORDS)}
     return config_of(kind), weights_of(kind, tied=kind in TIED).source, {}
 
 
@@ -85,6 +80,13 @@ class Case:
         source = write_adapter(self.folder / "pirate", options, tensors)
         return convert(source, self.folder / "pirate.gguf", type, base or self.base)
 
+    def bare(self, **changes: Any) -> Path:
+        """A folder with the config of the base alone."""
+        found = self.folder / "bare"
+        found.mkdir()
+        (found / "config.json").write_text(json.dumps(self.config | changes))
+        return found
+
     def check(
         self, tensors: Weights, scale_of: Callable[[str, int], float], prefix: str = "base_model.model."
     ) -> set[str]:
@@ -104,11 +106,22 @@ class Case:
         return set(added)
 
 
+@pytest.fixture
+def llama(tmp_path: Path) -> Case:
+    return Case(tmp_path, "llama")
+
+
+@pytest.fixture
+def queries(llama: Case) -> Weights:
+    """An adapter of one matrix."""
+    return adapter_of(llama.weights, ["model.layers.0.self_attn.q_proj"])
+
+
 def usual(module: str, rank: int) -> float:
     return 6 / rank
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "bert", *NAMES])
+@pytest.mark.parametrize("kind", ["bert", *NAMES])
 def test_every_family(tmp_path: Path, kind: str) -> None:
     """All matrices: permuted, fused and stacked ones, routers, words, the output."""
     case = Case(tmp_path, kind)
@@ -151,37 +164,32 @@ def test_newer_families(tmp_path: Path, kind: str) -> None:
             case.convert(adapter_config(), adapter_of(case.weights, [name]))
 
 
-def test_only_the_config_of_the_base_is_needed(tmp_path: Path) -> None:
+def test_only_the_config_of_the_base_is_needed(tmp_path: Path, llama: Case) -> None:
     """Also one whose weights were quantized for training."""
-    case = Case(tmp_path, "llama")
-    tensors = adapter_of(case.weights, ["model.layers.1.self_attn.q_proj"])
-    case.convert(adapter_config(), tensors)
+    tensors = adapter_of(llama.weights, ["model.layers.1.self_attn.q_proj"])
+    llama.convert(adapter_config(), tensors)
     wanted = (tmp_path / "pirate.gguf").read_bytes()
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    (bare / "config.json").write_text(json.dumps({**case.config, "quantization_config": {"bits": 4}}))
-    case.convert(adapter_config(), tensors, base=bare)
+    bare = llama.bare(quantization_config={"bits": 4})
+    llama.convert(adapter_config(), tensors, base=bare)
     assert (tmp_path / "pirate.gguf").read_bytes() == wanted
     options = adapter_config(base_model_name_or_path=str(bare))
     convert(write_adapter(tmp_path / "pirate", options, tensors), tmp_path / "pirate.gguf")
     assert deltas(tmp_path / "pirate.gguf").keys() == {"blk.1.attn_q.weight"}
 
 
-def test_rank_stabilized(tmp_path: Path) -> None:
+def test_rank_stabilized(tmp_path: Path, llama: Case) -> None:
     """alpha / sqrt(rank), in the file's alpha; nothing is folded."""
-    case = Case(tmp_path, "llama")
-    tensors = adapter_of(case.weights, matrices_of(case.weights)[1:4])
-    done = case.convert(adapter_config(use_rslora=True), tensors)
+    tensors = adapter_of(llama.weights, matrices_of(llama.weights)[1:4])
+    done = llama.convert(adapter_config(use_rslora=True), tensors)
     assert done.folded == ()
     with ModelFile.open(tmp_path / "pirate.gguf") as file:
         assert file.get("adapter.lora.alpha", float) == 6 * math.sqrt(4)
-    case.check(tensors, lambda module, rank: 6 / math.sqrt(rank))
+    llama.check(tensors, lambda module, rank: 6 / math.sqrt(rank))
 
 
 @pytest.mark.parametrize("stabilized", [False, True])
-def test_ranks_and_alphas_by_pattern(tmp_path: Path, stabilized: bool) -> None:
+def test_ranks_and_alphas_by_pattern(tmp_path: Path, llama: Case, stabilized: bool) -> None:
     """The first pattern that matches counts, at the beginning of the name or behind a dot."""
-    case = Case(tmp_path, "llama")
     options = adapter_config(
         rank_pattern={r"^model\.layers\.0\..*": 2, "proj": 9, r"mlp\.(up|down)_proj": 5},
         alpha_pattern={"model.layers.1.mlp.up_proj": 11, r".*\.1\.mlp\..*": 3, "q_proj": 7},
@@ -196,9 +204,9 @@ def test_ranks_and_alphas_by_pattern(tmp_path: Path, stabilized: bool) -> None:
             return 11 if "up_proj" in module else 3
         return 7 if "q_proj" in module else 6
 
-    modules = [module for module in matrices_of(case.weights) if "layers" in module]
-    tensors = adapter_of(case.weights, modules, rank_of)
-    done = case.convert(options, tensors, "F16")
+    modules = [module for module in matrices_of(llama.weights) if re.search(r"layers\.[01]\.", module)]
+    tensors = adapter_of(llama.weights, modules, rank_of)
+    done = llama.convert(options, tensors, "F16")
     power = 0.5 if stabilized else 1
     folded = {"blk.0.attn_q", "blk.1.attn_q", "blk.1.ffn_up", "blk.1.ffn_gate", "blk.1.ffn_down"}
     if stabilized:  # alpha' is that of the usual rank
@@ -208,8 +216,8 @@ def test_ranks_and_alphas_by_pattern(tmp_path: Path, stabilized: bool) -> None:
     with ModelFile.open(tmp_path / "pirate.gguf") as file:
         for name, info in file.tensors.items():
             assert info.format.name == ("F32" if name in done.folded else "F16"), name
-    done = case.convert(options, tensors, "F32")
-    case.check(tensors, lambda module, rank: alpha_of(module) / rank**power)
+    done = llama.convert(options, tensors, "F32")
+    llama.check(tensors, lambda module, rank: alpha_of(module) / rank**power)
 
 
 def test_some_experts_of_several_ranks(tmp_path: Path) -> None:
@@ -233,21 +241,19 @@ def test_fan_in_fan_out_is_about_the_base(tmp_path: Path) -> None:
     case.check(tensors, usual)
 
 
-def test_a_model_without_its_head(tmp_path: Path) -> None:
+def test_a_model_without_its_head(llama: Case) -> None:
     """As AutoModel names things: "layers.0", not "model.layers.0". Patterns see that name."""
-    case = Case(tmp_path, "llama")
     module = "model.layers.0.self_attn.k_proj"
-    tensors = adapter_of(case.weights, [module])
+    tensors = adapter_of(llama.weights, [module])
     named = {name.replace("base_model.model.model.", "base_model.model."): v for name, v in tensors.items()}
-    case.convert(adapter_config(alpha_pattern={"^layers.0.self_attn.k_proj": 2}), named)
-    case.check(tensors, lambda module, rank: 2 / rank)
+    llama.convert(adapter_config(alpha_pattern={"^layers.0.self_attn.k_proj": 2}), named)
+    llama.check(tensors, lambda module, rank: 2 / rank)
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16"])
-def test_types(tmp_path: Path, kind: str) -> None:
-    case = Case(tmp_path, "llama")
-    tensors = adapter_of(case.weights, ["model.layers.0.self_attn.k_proj"])
-    assert case.convert(adapter_config(), tensors, kind.lower()).formats == {kind: 2}
+def test_types(tmp_path: Path, llama: Case, kind: str) -> None:
+    tensors = adapter_of(llama.weights, ["model.layers.0.self_attn.k_proj"])
+    assert llama.convert(adapter_config(), tensors, kind.lower()).formats == {kind: 2}
     stored = {name: hf.as_stored(v, "F16") for name, v in tensors.items()} if kind == "F16" else tensors
     found = tensors_of(tmp_path / "pirate.gguf")["blk.0.attn_k.weight.lora_a"]
     wanted = stored["base_model.model.model.layers.0.self_attn.k_proj.lora_A.weight"]
@@ -255,16 +261,15 @@ def test_types(tmp_path: Path, kind: str) -> None:
     tensors["base_model.model.model.layers.0.self_attn.k_proj.lora_B.weight"][0, 0] = 1e5
     if kind == "F16":
         with pytest.raises(GGUFError, match=r"blk.0.attn_k.weight.lora_b: expected values .* for F16"):
-            case.convert(adapter_config(), tensors, kind)
+            llama.convert(adapter_config(), tensors, kind)
 
 
-def test_metadata(tmp_path: Path) -> None:
+def test_metadata(tmp_path: Path, llama: Case) -> None:
     """llama.cpp's keys and types, as the gguf package reads them."""
     from gguf import GGUFReader, GGUFValueType
 
-    case = Case(tmp_path, "llama")
-    tensors = adapter_of(case.weights, ["model.layers.0.self_attn.q_proj", "model.embed_tokens"])
-    case.convert(adapter_config(alora_invocation_tokens=[3, 1, 4]), tensors)
+    tensors = adapter_of(llama.weights, ["model.layers.0.self_attn.q_proj", "model.embed_tokens"])
+    llama.convert(adapter_config(alora_invocation_tokens=[3, 1, 4]), tensors)
     reader = GGUFReader(tmp_path / "pirate.gguf")
     found = {name: part.contents() for name, part in reader.fields.items() if not name.startswith("GGUF.")}
     assert found == {
@@ -289,42 +294,34 @@ def test_metadata(tmp_path: Path) -> None:
 # --- copies of the base ------------------------------------------------------------------------------
 
 
-def test_copies_of_the_embedding(tmp_path: Path) -> None:
+def test_copies_of_the_embedding(llama: Case) -> None:
     """PEFT writes the embedding beside its adapter; copies are left out, other weights are not."""
-    case = Case(tmp_path, "llama")
-    tensors = adapter_of(case.weights, ["model.embed_tokens"])
+    tensors = adapter_of(llama.weights, ["model.embed_tokens"])
     copy = "base_model.model.model.embed_tokens.base_layer.weight"
-    tensors[copy] = case.weights["model.embed_tokens.weight"].copy()
-    assert case.convert(adapter_config(), tensors).left_out == (copy,)
-    case.check(tensors, usual)
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    (bare / "config.json").write_text(json.dumps(case.config))
-    assert case.convert(adapter_config(), tensors, base=bare).left_out == (copy,)
+    tensors[copy] = llama.weights["model.embed_tokens.weight"].copy()
+    assert llama.convert(adapter_config(), tensors).left_out == (copy,)
+    llama.check(tensors, usual)
+    bare = llama.bare()
+    assert llama.convert(adapter_config(), tensors, base=bare).left_out == (copy,)
     tensors[copy][-1, -1] += 1
     with pytest.raises(LoadError, match=r"embed_tokens\.base_layer\.weight: expected .* copy .*, got others"):
-        case.convert(adapter_config(), tensors)
+        llama.convert(adapter_config(), tensors)
     tensors[copy] = np.zeros((hf.N_VOCAB + 1, 32), np.float32)
     with pytest.raises(LoadError, match=r"embed_tokens\.base_layer\.weight: expected"):
-        case.convert(adapter_config(), tensors, base=bare)
+        llama.convert(adapter_config(), tensors, base=bare)
 
 
-def test_whole_tables_are_compared_or_refused(tmp_path: Path) -> None:
-    case = Case(tmp_path, "llama")
-    tensors = adapter_of(case.weights, ["model.layers.0.self_attn.q_proj"])
+def test_whole_tables_are_compared_or_refused(llama: Case, queries: Weights) -> None:
     copy = "base_model.model.lm_head.weight"
-    tensors[copy] = case.weights["lm_head.weight"]
-    assert case.convert(adapter_config(), tensors).left_out == (copy,)
-    bare = tmp_path / "bare"
-    bare.mkdir()
-    (bare / "config.json").write_text(json.dumps(case.config))
+    queries[copy] = llama.weights["lm_head.weight"]
+    assert llama.convert(adapter_config(), queries).left_out == (copy,)
     with pytest.raises(LoadError, match=r"lm_head\.weight: expected .* does not have to compare with"):
-        case.convert(adapter_config(), tensors, base=bare)
+        llama.convert(adapter_config(), queries, base=llama.bare())
 
 
-def test_copies_are_compared_chunk_by_chunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_are_compared_chunk_by_chunk(llama: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oxillama.apps.convert.adapters.CHUNK", 1000)
-    test_copies_of_the_embedding(tmp_path)
+    test_copies_of_the_embedding(llama)
 
 
 # --- what is refused ---------------------------------------------------------------------------------
@@ -359,19 +356,17 @@ Q = "base_model.model.model.layers.0.self_attn.q_proj"
         ({"use_rslora": 1}, "use_rslora: expected true or false"),
     ],
 )
-def test_options_that_are_refused(tmp_path: Path, changes: dict[str, Any], finding: str) -> None:
-    case = Case(tmp_path, "llama")
-    tensors = adapter_of(case.weights, ["model.layers.0.self_attn.q_proj"])
+def test_options_that_are_refused(
+    tmp_path: Path, llama: Case, queries: Weights, changes: dict[str, Any], finding: str
+) -> None:
     with pytest.raises(LoadError, match=finding):
-        case.convert(adapter_config(**changes), tensors)
+        llama.convert(adapter_config(**changes), queries)
     assert not (tmp_path / "pirate.gguf").exists()
 
 
-def test_unknown_options_are_told(tmp_path: Path) -> None:
-    case = Case(tmp_path, "llama")
-    tensors = adapter_of(case.weights, ["model.layers.0.self_attn.q_proj"])
+def test_unknown_options_are_told(llama: Case, queries: Weights) -> None:
     with pytest.warns(UserWarning, match=r"adapter_config\.json: novel: unknown, left out"):
-        case.convert(adapter_config(novel=3, other=False, empty={}), tensors)
+        llama.convert(adapter_config(novel=3, other=False, empty={}), queries)
 
 
 @pytest.mark.parametrize(
@@ -394,15 +389,15 @@ def test_unknown_options_are_told(tmp_path: Path) -> None:
         ({f"{Q}.lora_A.weight": None, f"{Q}.lora_B.weight": None}, "expected the matrices of an adapter"),
     ],
 )  # fmt: skip
-def test_tensors_that_are_refused(tmp_path: Path, change: Mapping[str, Any], finding: str) -> None:
-    case = Case(tmp_path, "llama")
-    tensors = adapter_of(case.weights, ["model.layers.0.self_attn.q_proj"])
+def test_tensors_that_are_refused(
+    llama: Case, queries: Weights, change: Mapping[str, Any], finding: str
+) -> None:
     for name, shape in change.items():
-        tensors.pop(name, None)
+        queries.pop(name, None)
         if shape is not None:
-            tensors[name] = np.ones(shape, np.float32)
+            queries[name] = np.ones(shape, np.float32)
     with pytest.raises(LoadError, match=finding):
-        case.convert(adapter_config(), tensors)
+        llama.convert(adapter_config(), queries)
 
 
 def test_the_output_of_tied_embeddings_has_no_adapter(tmp_path: Path) -> None:
@@ -423,21 +418,19 @@ def test_tables_of_positions_have_no_adapter(tmp_path: Path) -> None:
         case.convert(adapter_config(), tensors)
 
 
-def test_where_the_base_is(tmp_path: Path) -> None:
-    case = Case(tmp_path, "llama")
-    tensors = adapter_of(case.weights, ["model.layers.0.self_attn.q_proj"])
-    source = write_adapter(tmp_path / "pirate", adapter_config(), tensors)
+def test_where_the_base_is(tmp_path: Path, llama: Case, queries: Weights) -> None:
+    source = write_adapter(tmp_path / "pirate", adapter_config(), queries)
     target = tmp_path / "pirate.gguf"
     with pytest.raises(LoadError, match=r"base: expected a folder .* names 'org/tiny-model', which is not"):
         convert(source, target)
-    write_adapter(tmp_path / "pirate", adapter_config(base_model_name_or_path="a\0b"), tensors)
+    write_adapter(tmp_path / "pirate", adapter_config(base_model_name_or_path="a\0b"), queries)
     with pytest.raises(LoadError, match="base: expected a folder"):
         convert(source, target)
     with pytest.raises(ModelFileError, match=r"none: cannot be opened"):
         convert(source, target, base=tmp_path / "none")
     with pytest.raises(ConfigError, match="base: expected None where the folder has no adapter_config"):
-        convert(case.base, target, base=case.base)
-    case.convert(adapter_config(), tensors)
+        convert(llama.base, target, base=llama.base)
+    llama.convert(adapter_config(), queries)
     with pytest.raises(LoadError, match=r"pirate\.gguf: expected a model of .*, got a adapter of 'llama'"):
         convert(source, tmp_path / "again.gguf", base=target)
     other = Case(tmp_path / "pirate", "phi3")
@@ -445,44 +438,40 @@ def test_where_the_base_is(tmp_path: Path) -> None:
         convert(source, target, base=other.base)
 
 
-def test_names_of_bases(tmp_path: Path) -> None:
+def test_names_of_bases(tmp_path: Path, llama: Case, queries: Weights) -> None:
     """Of the Hub, of folders, and such as no path can have; only the Hub's have a page."""
-    case = Case(tmp_path, "llama")
-    tensors = adapter_of(case.weights, ["model.layers.0.self_attn.q_proj"])
     for name, wanted, page in (
         ("org/m", "m", "https://huggingface.co/org/m"),
-        (str(case.base), "base", None),
+        (str(llama.base), "base", None),
         ("m", "m", None),
         ("org/" + "m" * 300, "m" * 300, "https://huggingface.co/org/" + "m" * 300),
     ):
-        case.convert(adapter_config(base_model_name_or_path=name), tensors)
+        llama.convert(adapter_config(base_model_name_or_path=name), queries)
         with ModelFile.open(tmp_path / "pirate.gguf") as file:
             assert file.get("general.base_model.0.name", str) == wanted
             assert file.get("general.base_model.0.repo_url", str, None) == page
-    case.convert(adapter_config(base_model_name_or_path=None), tensors)
+    llama.convert(adapter_config(base_model_name_or_path=None), queries)
     with ModelFile.open(tmp_path / "pirate.gguf") as file:
         assert "general.base_model.count" not in file.metadata
 
 
-def test_pickles_and_types_are_refused(tmp_path: Path) -> None:
-    case = Case(tmp_path, "llama")
+def test_pickles_and_types_are_refused(tmp_path: Path, llama: Case) -> None:
     source = write_adapter(tmp_path / "pirate", adapter_config(), {})
     (source / "adapter_model.safetensors").rename(source / "adapter_model.bin")
     with pytest.raises(ModelFileError, match=r"expected adapter_model\.safetensors, got adapter_model\.bin"):
-        convert(source, tmp_path / "pirate.gguf", base=case.base)
+        convert(source, tmp_path / "pirate.gguf", base=llama.base)
     with pytest.raises(ConfigError, match="type: expected one of F32, F16, BF16, got 'Q8_0'"):
-        convert(source, tmp_path / "pirate.gguf", "Q8_0", case.base)
+        convert(source, tmp_path / "pirate.gguf", "Q8_0", llama.base)
 
 
-def test_command(tmp_path: Path) -> None:
-    case = Case(tmp_path, "llama")
-    tensors = adapter_of(case.weights, ["model.layers.0.self_attn.q_proj", "model.embed_tokens"])
-    tensors["base_model.model.model.embed_tokens.base_layer.weight"] = case.weights[
+def test_command(tmp_path: Path, llama: Case) -> None:
+    tensors = adapter_of(llama.weights, ["model.layers.0.self_attn.q_proj", "model.embed_tokens"])
+    tensors["base_model.model.model.embed_tokens.base_layer.weight"] = llama.weights[
         "model.embed_tokens.weight"
     ]
     source = write_adapter(tmp_path / "pirate", adapter_config(alpha_pattern={"q_proj": 1}), tensors)
-    told = output("convert", source, "--base", case.base, "--type", "bf16")
+    told = output("convert", source, "--base", llama.base, "--type", "bf16")
     assert told.startswith(f"wrote {tmp_path / 'pirate.gguf'}: adapter of llama, ")
     assert "tensors: 3 BF16, 1 F32" in told
-    assert "expected no such file" in error("convert", source, "--base", case.base)
+    assert "expected no such file" in error("convert", source, "--base", llama.base)
     assert "base: expected a folder" in error("convert", source, tmp_path / "other.gguf")

@@ -40,7 +40,15 @@ def test_every_family(tmp_path: Path, kind: str, shards: int) -> None:
     check(data, reference_of(kind, made, **KEYS.get(kind, {})))
 
 
-@pytest.mark.parametrize("kind", ["mixtral", "qwen2_moe", "gemma2", "phi3", "starcoder2"])
+@pytest.mark.parametrize("kind", ["F16", "BF16", "F64"])
+def test_stored_types(tmp_path: Path, kind: str) -> None:
+    made = weights_of("llama")
+    data = converted(tmp_path, config_of("llama"), made, kind=kind)
+    made.reference = {name: hf.as_stored(values, kind) for name, values in made.reference.items()}
+    check(data, reference_of("llama", made))
+
+
+@pytest.mark.parametrize("kind", ["llama", "mixtral", "qwen2_moe", "gemma2", "phi3", "starcoder2"])
 @pytest.mark.parametrize(
     "stored, written, tolerance", [("BF16", "BF16", 0.05), ("BF16", "Q8_0", 0.2), ("F16", "F16", 0.02)]
 )
@@ -72,10 +80,19 @@ def test_tied_embeddings(tmp_path: Path, kind: str) -> None:
         assert ("output.weight" in file.tensors) == (kind in ("qwen2_moe", "olmo2", "olmoe"))
 
 
-@pytest.mark.parametrize("kind, flag", [("gemma3_text", False), ("starcoder2", False)])
-def test_outputs_of_their_own(tmp_path: Path, kind: str, flag: bool) -> None:
+def test_a_copy_of_the_embedding_is_left_out(tmp_path: Path) -> None:
+    made = weights_of("llama", tied=True)
+    made.source["lm_head.weight"] = made.source["model.embed_tokens.weight"]
+    data = converted(tmp_path, config_of("llama", tie_word_embeddings=True), made)
+    check(data, reference_of("llama", made))
+    with ModelFile.open(data) as file:
+        assert "output.weight" not in file.tensors
+
+
+@pytest.mark.parametrize("kind", ["gemma3_text", "starcoder2"])
+def test_outputs_of_their_own(tmp_path: Path, kind: str) -> None:
     made = weights_of(kind)
-    data = converted(tmp_path, config_of(kind, tie_word_embeddings=flag), made)
+    data = converted(tmp_path, config_of(kind, tie_word_embeddings=False), made)
     check(data, reference_of(kind, made, **KEYS.get(kind, {})))
 
 

@@ -82,12 +82,34 @@ def test_dynamic(tmp_path: Path) -> None:
     assert np.allclose(found, base ** (-np.arange(0, DIM, 2) / DIM), rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe", "olmo3"])
+@pytest.mark.parametrize("key", ["rope_scaling", "rope_parameters"])
+def test_llama_3(tmp_path: Path, key: str) -> None:
+    made = weights_of("llama")
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    changes = {key: {**scaling, "original_max_position_embeddings": 64}}
+    data = converted(tmp_path, config_of("llama", **changes), made)
+    factors = []
+    for i in range(6):  # of 12 dimensions
+        wavelength = 2 * math.pi * 100.0 ** (2 * i / 12)
+        share = (64 / wavelength - 1.0) / (4.0 - 1.0)
+        factors.append(1.0 if share > 1 else 8.0 if share < 0 else 1 / ((1 - share) / 8 + share))
+    assert len({round(f, 3) for f in factors}) > 2  # some kept, some divided, some between
+    made.reference["rope_freqs.weight"] = np.array(factors)
+    check(data, reference_of("llama", made))
+
+
+def test_linear(tmp_path: Path) -> None:
+    made = weights_of("llama")
+    data = converted(tmp_path, config_of("llama", rope_scaling={"type": "linear", "factor": 4.0}), made)
+    check(data, reference_of("llama", made, rope__scaling__factor=4.0))
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3", "qwen3_moe", "olmo3"])
 @pytest.mark.parametrize(
     ("more", "gain"),
     [
         ({}, 1 + 0.1 * math.log(4)),
-        ({"attention_factor": 1.25}, 1.25),
+        ({"attention_factor": 1.25, "beta_fast": 16.0}, 1.25),
         ({"mscale": 1.0, "mscale_all_dim": 0.5}, (1 + 0.1 * math.log(4)) / (1 + 0.05 * math.log(4))),
         ({"mscale": 0.7}, 1 + 0.1 * math.log(4)),
         ({"factor": None}, 1 + 0.1 * math.log(4)),  # the context of 256 over the original one
@@ -102,6 +124,7 @@ def test_yarn(tmp_path: Path, kind: str, more: dict[str, float], gain: float) ->
         "rope__scaling__factor": 4.0,
         "rope__scaling__original_context_length": 64,
         "rope__scaling__attn_factor": gain / (1 + 0.1 * math.log(4)),
+        "rope__scaling__yarn_beta_fast": more.get("beta_fast", 32.0),
     }
     check(data, reference_of(kind, made, **keys, **KEYS.get(kind, {})))
 

@@ -12,11 +12,11 @@ import pytest
 from oxillama.apps.convert import convert
 from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
-from tests.apps.convert.test_transformers import check, recorded
+from tests.apps.convert.test_transformers import check
 from tests.support import huggingface as hf
 from tests.support.kernels import dequantized
 from tests.support.tiny_models import Running
-from tests.support.transformers_models import TOKENS, weights_of, write_model
+from tests.support.transformers_models import TOKENS, recorded, weights_of, write_model
 
 Config = dict[str, Any]
 

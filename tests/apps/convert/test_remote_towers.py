@@ -305,7 +305,7 @@ def test_the_text_model_of_minicpm(version: float, text: dict[str, Any], tmp_pat
     """Is that of its version: the same file as of a folder with the text model alone."""
     has_biases = text is QWEN2
     plain = {**text, "architectures": ["Qwen2ForCausalLM" if has_biases else "LlamaForCausalLM"]}
-    tensors = hf.decoder_weights(plain, qkv_biases=has_biases, norms=False)
+    tensors = hf.decoder_weights(plain, qkv_biases=has_biases)
     hf.write_folder(tmp_path / "plain", plain, tensors)
     towers = weights_of({"vpm.post_layernorm.weight": (WIDTH,), "resampler.query": (3, E)})
     inner = {f"llm.{name}": values for name, values in tensors.items()}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from oxillama.errors import LoadError
 from tests.support.newer_configs import CONFIGS
 from tests.support.spread import each
 from tests.support.tiny_models import Running
-from tests.support.transformers_models import LAST, RECORDED, TOKENS, run_transformers, write_model
+from tests.support.transformers_models import LAST, TOKENS, recorded, run_transformers, write_model
 
 OF_TOWERS = (
     *("vision_tower.", "audio_tower.", "embed_vision.", "embed_audio.", "multi_modal_projector.", "visual."),
@@ -46,13 +45,6 @@ def check(folder: Path, target: Path, wanted: np.ndarray) -> None:
     for chunk in (100, 7):
         found = rows_of(running, chunk)[-len(wanted) :]
         assert np.abs(found - wanted).max() < 1e-3 * np.abs(wanted).max()
-
-
-def recorded(name: str) -> tuple[dict[str, Any], dict[str, tuple[int, ...]], np.ndarray]:
-    """The config, the shapes and the logits of a model."""
-    with np.load(RECORDED) as data:
-        facts = json.loads(str(data[f"{name}.json"]))
-        return facts["config"], {key: tuple(shape) for key, shape in facts["shapes"].items()}, data[name]
 
 
 @pytest.mark.parametrize("name", sorted(CONFIGS))

@@ -37,13 +37,6 @@ from tests.support import huggingface as hf
 from tests.support.convert_families import NAMES, TIED, config_of, weights_of
 from tests.support.peft import CONFIG, adapter_of, matrices_of
 
-LLAMA = {"architectures": ["LlamaForCausalLM"], **hf.SIZES, "vocab_size": hf.N_VOCAB}
-BERT: dict[str, Any] = {
-    "architectures": ["BertModel"], "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "max_position_embeddings": 64, "layer_norm_eps": 1e-3,
-    "vocab_size": len(hf.WORDS),
-    "hidden_act": "gelu", "type_vocab_size": 2,
-}  # fmt: skip
 SETTINGS = {
     "bos_token": "<|begin|>",
     "eos_token": {"content": "<|end|>"},
@@ -80,9 +73,9 @@ def base_of(name: str) -> tuple[dict[str, Any], dict[str, Any], bytes, Any]:
     """config.json, the header of the weights, their bytes, tokenizer.json (or vocab.txt)."""
     tokenizer: Any = json.loads(hf.byte_level_tokenizer().to_str())
     if name == "llama":
-        config, tensors = LLAMA, hf.decoder_weights(LLAMA, qkv_biases=False, norms=False)
+        config, tensors = hf.LLAMA, hf.decoder_weights(hf.LLAMA)
     elif name == "bert":
-        config, tensors, tokenizer = BERT, hf.bert_weights(BERT), "\n".join(hf.WORDS)
+        config, tensors, tokenizer = hf.BERT, hf.bert_weights(hf.BERT), "\n".join(hf.WORDS)
     else:
         config, tensors = config_of(name), weights_of(name, tied=name in TIED).source
     data = hf.safetensors(tensors, "F16")
@@ -100,7 +93,7 @@ class FolderTarget(Target):
     def seeds(self) -> list[Any]:
         return [
             {"base": name, "config": base_of(name)[0], "settings": SETTINGS}
-            for name in ("llama", "bert", *NAMES)
+            for name in dict.fromkeys(("llama", "bert", *NAMES))
         ]
 
     def mutate(self, value: Any, rng: Random) -> Any:
@@ -191,7 +184,7 @@ ADAPTER_VALUES: list[Any] = [
 @functools.cache
 def adapter_tensors(name: str) -> tuple[dict[str, Any], bytes]:
     """The header of an adapter of all matrices, and its bytes."""
-    weights = hf.decoder_weights(LLAMA, qkv_biases=False, norms=False) if name == "llama" else None
+    weights = hf.decoder_weights(hf.LLAMA) if name == "llama" else None
     weights = weights or weights_of(name, tied=name in TIED).source
     data = hf.safetensors(adapter_of(weights, matrices_of(weights)), "F16")
     length = int.from_bytes(data[:8], "little")
