@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from oxillama.reference.connections import mixed
-from oxillama.reference.floats import exp
+from oxillama.reference.floats import exp, total
 from oxillama.reference.rows import norm
 from oxillama.reference.source import Source
 
@@ -21,10 +21,7 @@ def mix(source: Source, name: str, bank: list[np.ndarray], x: np.ndarray, eps: f
     states = [*bank, x]
     scores = np.stack([source.linear(name, norm(state, eps)) for state in states])
     shares = exp(scores - scores.max(axis=0))
-    total = np.zeros_like(shares[0])
-    for share in shares:
-        total = total + share
-    weights = (shares / total)[:, :, 0].T
+    weights = (shares / total(shares))[:, :, 0].T
     return mixed(np.stack(states, axis=1), weights[:, None])[:, 0]
 
 

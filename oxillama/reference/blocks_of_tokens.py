@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from oxillama.reference.floats import F32, exp
+from oxillama.reference.floats import F32, exp, total
 from oxillama.reference.kv import store
 from oxillama.reference.rotation import Rotation
 from oxillama.reference.rows import best, norm, rotate, rotation_table
@@ -23,12 +23,8 @@ def pooled(values: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """(blocks, width): sums over tokens in order of values (blocks, tokens, width), weighted by a softmax of
     logits, channel by channel; a product is rounded before it is added."""
     powers = exp(logits - logits.max(axis=1, keepdims=True))
-    total, found = powers[:, 0], powers[:, 0] * values[:, 0]
-    for j in range(1, values.shape[1]):
-        total = total + powers[:, j]
-        found = found + powers[:, j] * values[:, j]
-    divided: np.ndarray = found / total
-    return divided
+    found: np.ndarray = total((powers * values).swapaxes(0, 1)) / total(powers.swapaxes(0, 1))
+    return found
 
 
 def normed(x: np.ndarray, eps: float, weight: np.ndarray) -> np.ndarray:
@@ -103,10 +99,8 @@ def mean_lists(
     raw = split(source.linear(f"{block}.indexer.k_proj", h), size)
     queries = source.linear(f"{block}.indexer.q_proj", h).reshape(len(h), heads, width)
     of_q, of_k = (source.vector(f"{block}.indexer.{part}_norm.weight") for part in "qk")
-    total = raw[:, 0]
-    for j in range(1, size):
-        total = total + raw[:, j]
-    keys, queries = normed(total * F32(1 / size), eps, of_k)[:, None], norm(queries, eps, of_q)
+    means = total(raw.swapaxes(0, 1)) * F32(1 / size)
+    keys, queries = normed(means, eps, of_k)[:, None], norm(queries, eps, of_q)
     if rotation is not None:
         keys = turned(keys, np.arange(len(keys)) * size, rotation)
         queries = turned(queries, np.arange(len(h)), rotation)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from oxillama.reference.floats import F32, exp, fma
+from oxillama.reference.floats import F32, exp, fma, total
 from oxillama.reference.rows import ACTIVATIONS, norm
 from oxillama.reference.source import Source
 
@@ -55,11 +55,7 @@ def read(source: Source, c: np.ndarray, streams: np.ndarray) -> np.ndarray:
 
 def divided(x: np.ndarray, axis: int, least: float) -> np.ndarray:
     """x divided by its sums over an axis, in order, plus ``least``."""
-    parts = np.moveaxis(x, axis, 0)
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    found: np.ndarray = x / np.expand_dims(total + F32(least), axis)
+    found: np.ndarray = x / np.expand_dims(total(np.moveaxis(x, axis, 0)) + F32(least), axis)
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.reference.attention import View, attend
-from oxillama.reference.floats import F32
+from oxillama.reference.floats import F32, total
 from oxillama.reference.kv import store
 from oxillama.reference.rows import ACTIVATIONS, norm
 from oxillama.reference.source import Source
@@ -37,24 +37,16 @@ def attended(q: np.ndarray, k: np.ndarray, v: np.ndarray, heads: int) -> np.ndar
     return attend(q, store(k, v, "f32"), q.shape[2] ** -0.5, View(causal=False)).reshape(len(q), -1)
 
 
-def total(terms: Sequence[np.ndarray]) -> np.ndarray:
-    """The sum of terms, in order."""
-    found = terms[0]
-    for term in terms[1:]:
-        found = found + term
-    return found
-
-
 def means(x: np.ndarray, spans: Spans) -> np.ndarray:
     """The mean of the rows of each span."""
-    return np.stack([total(list(x[first:end])) / F32(end - first) for first, end in spans])
+    return np.stack([total(x[first:end]) / F32(end - first) for first, end in spans])
 
 
 def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """float32 (n,): the cosine of each row of a with the same row of b, in double."""
     wide = [x.astype(np.float64) for x in (a, b)]
-    units = [x / np.maximum(np.sqrt(total(list((x * x).T))), 1e-12)[:, None] for x in wide]
-    return total(list((units[0] * units[1]).T)).astype(F32)
+    units = [x / np.maximum(np.sqrt(total((x * x).T)), 1e-12)[:, None] for x in wide]
+    return total((units[0] * units[1]).T).astype(F32)
 
 
 def marked(source: Source, x: np.ndarray, kind: str, marks: Sequence[int]) -> np.ndarray:
@@ -79,7 +71,7 @@ def pointed(source: Source, x: np.ndarray, marks: Sequence[int]) -> np.ndarray:
     z = source.linear("cls.output", x)
     half = source.key("embedding_length_out") // 2
     products = z[-1, :half] * z[list(marks), half:]
-    found: np.ndarray = total(list(products.T)) / F32(np.sqrt(half))
+    found: np.ndarray = total(products.T) / F32(np.sqrt(half))
     return found
 
 

@@ -458,17 +458,13 @@ class ReferenceModel:
     def whole_layer(self, i: int, x: np.ndarray) -> np.ndarray:
         """Hidden states, or streams of them, after layer ``i`` and everything that follows its blocks."""
         source, block = self.source, f"blk.{i}"
+        blocks = [partial(each, i, onto=None) for each in (self.mixer, self.second_block, self.layer_input)]
         if self.facts.streams == "connected":
-            pair = (partial(each, i, onto=None) for each in (self.mixer, self.second_block))
-            return connections.connected_layer(source, block, x, self.eps, *pair)
+            return connections.connected_layer(source, block, x, self.eps, *blocks[:2])
         if self.facts.streams == "gated":
-            pair = (partial(each, i, onto=None) for each in (self.mixer, self.second_block))
-            return gated_streams.gated_layer(source, block, x, self.eps, source.tokens, *pair)
+            return gated_streams.gated_layer(source, block, x, self.eps, source.tokens, *blocks[:2])
         if self.facts.streams == "altup":
-            blocks = (self.mixer, self.second_block, self.layer_input)
-            return streams.streamed_layer(
-                source, block, x, self.eps, *(partial(each, i, onto=None) for each in blocks)
-            )
+            return streams.streamed_layer(source, block, x, self.eps, *blocks)
         x = self.layer(i, x)
         if self.embedded is not None:
             x = self.add(self.layer_input, i, x, x, "post_norm")

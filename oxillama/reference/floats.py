@@ -5,6 +5,10 @@ Arrays are float32 unless stated otherwise. Every operation is rounded once, to 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import reduce
+from operator import add
+
 import numpy as np
 
 F32 = np.float32
@@ -93,6 +97,11 @@ def in_pairs(n: int) -> list[int]:
 def select_max(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a where a > b, else b; so b where a is NaN."""
     return np.where(a > b, a, b)
+
+
+def total(terms: Iterable[np.ndarray]) -> np.ndarray:
+    """The sum of arrays, added in order."""
+    return reduce(add, terms)
 
 
 def tree(lanes: np.ndarray) -> np.ndarray:

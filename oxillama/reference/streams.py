@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from oxillama.reference.floats import F32, tanh
+from oxillama.reference.floats import F32, tanh, total
 from oxillama.reference.rows import norm
 from oxillama.reference.source import Source, Unsupported
 
@@ -45,10 +45,9 @@ def begin(source: Source, x: np.ndarray) -> np.ndarray:
 
 def end(source: Source, streams: np.ndarray) -> np.ndarray:
     """float32 (n, d): the mean of the first stream and projections of the others with the same norms."""
-    total, target = streams[0], lengths(streams[0])
-    for i in range(STREAMS - 1):
-        total = total + projected(source, "altup_unembd_proj", i, streams[i + 1], target)
-    mean: np.ndarray = total * F32(1 / STREAMS)
+    target, names = lengths(streams[0]), "altup_unembd_proj"
+    others = (projected(source, names, i, streams[i + 1], target) for i in range(STREAMS - 1))
+    mean: np.ndarray = total((streams[0], *others)) * F32(1 / STREAMS)
     return mean
 
 
@@ -61,13 +60,12 @@ def modes(source: Source, block: str, x: np.ndarray, eps: float) -> np.ndarray:
 def predict(source: Source, block: str, streams: np.ndarray, eps: float) -> np.ndarray:
     """Stream o + sum over i of c[o, i] * stream i, in order; c is a product of the first stream's modes."""
     c = source.linear(f"{block}.altup_predict_coef", modes(source, block, streams[0], eps))
-    found = []
-    for o in range(STREAMS):
-        total = c[:, STREAMS * o, None] * streams[0]
-        for i in range(1, STREAMS):
-            total = total + c[:, STREAMS * o + i, None] * streams[i]
-        found.append(streams[o] + total)
-    return np.stack(found)
+    return np.stack(
+        [
+            streams[o] + total(c[:, STREAMS * o + i, None] * streams[i] for i in range(STREAMS))
+            for o in range(STREAMS)
+        ]
+    )
 
 
 def correct(source: Source, block: str, predicted: np.ndarray, x: np.ndarray, eps: float) -> np.ndarray:
