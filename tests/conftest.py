@@ -5,7 +5,9 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -53,6 +55,15 @@ for name, is_repeatable in (("repeatable", True), ("explore", False)):
         name, derandomize=is_repeatable, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    """The larger demo model in one thread."""
+    from oxillama import InferenceEngine, demo
+
+    with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as found:
+        yield found
 
 
 def pytest_xdist_auto_num_workers() -> int | None:

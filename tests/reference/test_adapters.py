@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.reference.adapters import Adapter
 from oxillama.reference.decoder import ReferenceModel
 from oxillama.reference.source import Unsupported
-from oxillama.reference.verification import verify
 from oxillama.sessions.receipt import AdapterUse
 from tests.reference.test_decoder import STATED, UNSTATED, text_of
+from tests.reference.test_verification import checked, receipt_of
 from tests.support.adapters import adapter_file, adapter_of
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.spread import few
@@ -107,19 +106,8 @@ def test_what_does_not_fit_is_named() -> None:
 
 
 @pytest.fixture(scope="module")
-def receipt() -> Iterator[Receipt]:
-    with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
-        stream = engine.stream(
-            demo.PROMPTS[0], receipt=True, seed=3, max_tokens=7, adapters=[(str(demo.PIRATE), 0.8)]
-        )
-        found = stream.result().receipt
-    assert found is not None
-    yield found
-
-
-def checked(receipt: Receipt, *adapters: Path) -> Any:
-    with ModelFile.open(demo.STORY) as file:
-        return verify(file, receipt, [ModelFile.open(path) for path in adapters])
+def receipt(engine: InferenceEngine) -> Receipt:
+    return receipt_of(engine, adapters=[(str(demo.PIRATE), 0.8)])
 
 
 def test_a_receipt_is_verified(receipt: Receipt) -> None:
@@ -144,22 +132,16 @@ def test_every_change_is_found(receipt: Receipt) -> None:
     assert checked(receipt).cause == "adapters"
 
 
-def test_an_activated_adapter(tmp_path: Path) -> None:
+def test_an_activated_adapter(engine: InferenceEngine, tmp_path: Path) -> None:
     """It applies from the last of its invocations in the prompt on."""
     with ModelFile.open(demo.STORY) as file:
         shape = file.tensors["blk.0.ffn_up.weight"].shape
         architecture = file.get("general.architecture", str)
     rng = np.random.default_rng(2)
     a, b = (rng.normal(0, 0.5, s).astype(np.float32) for s in ((2, shape[0]), (shape[1], 2)))
-    with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
-        prompt = engine.tokenizer.encode(demo.PROMPTS[0])
-        path, wanted = tmp_path / "activated.gguf", prompt[3:5]
-        path.write_bytes(
-            adapter_file(architecture, {"blk.0.ffn_up.weight": (a, b)}, invocation_tokens=wanted)
-        )
-        stream = engine.stream(demo.PROMPTS[0], receipt=True, seed=3, max_tokens=3, adapters=[str(path)])
-        receipt = stream.result().receipt
-    assert receipt is not None
+    path, wanted = tmp_path / "activated.gguf", engine.tokenizer.encode(demo.PROMPTS[0])[3:5]
+    path.write_bytes(adapter_file(architecture, {"blk.0.ffn_up.weight": (a, b)}, invocation_tokens=wanted))
+    receipt = receipt_of(engine, max_tokens=3, adapters=[str(path)])
     assert [use.start for use in receipt.adapters] == [receipt.prompt.index(wanted[0])]
     assert checked(receipt, path)
     moved = replace(receipt, adapters=(replace(receipt.adapters[0], start=0),))

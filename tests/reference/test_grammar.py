@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama import Grammar, GrammarState, InferenceEngine, Receipt, demo
+from oxillama import Grammar, GrammarState, InferenceEngine, demo
 from oxillama.apps import cli
 from oxillama.errors import ConfigError, GrammarError, ReceiptError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference.gbnf import Reader, utf8_ranges
 from oxillama.reference.grammar import Recogniser
 from oxillama.reference.source import Unsupported
-from oxillama.reference.verification import verify
 from oxillama.text.chat.bridge import TokenizerBridge
 from oxillama.text.grammar import Vocabulary
 from oxillama.text.grammar.json_schema import JsonSchemaCompiler
+from tests.reference.test_verification import checked, receipt_of
 from tests.text.grammar.test_grammar_masks import allowed, check
 
 MORE = {
@@ -116,24 +115,6 @@ def test_what_is_no_grammar_is_named(gbnf: str, named: str) -> None:
 RULES = 'root ::= [A-Z] [a-z]+ (" " [a-z]+){1,30} "."'
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[InferenceEngine]:
-    with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
-        yield engine
-
-
-def receipt_of(engine: InferenceEngine, **options: Any) -> Receipt:
-    given = {"seed": 3, "max_tokens": 9, "temperature": 1.2} | options
-    receipt = engine.stream(demo.PROMPTS[0], receipt=True, **given).result().receipt
-    assert receipt is not None
-    return receipt
-
-
-def checked(receipt: Receipt, rules: str | None = None) -> Any:
-    with ModelFile.open(demo.STORY) as file:
-        return verify(file, receipt, rules=rules)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -151,14 +132,14 @@ def test_a_receipt_is_verified(engine: InferenceEngine, options: dict[str, Any])
 def test_a_schema_is_verified_with_its_rules(engine: InferenceEngine) -> None:
     receipt = receipt_of(engine, json_schema=SCHEMA)
     rules = RULES_OF_SCHEMA
-    found = checked(receipt, rules)
+    found = checked(receipt, rules=rules)
     assert found.verified, found.message
     assert found.message.endswith("with the rules that were given for the constraint")
     with pytest.raises(Unsupported, match="json_schema"):
         checked(receipt)
-    assert checked(receipt, RULES).cause == "token"
+    assert checked(receipt, rules=RULES).cause == "token"
     with pytest.raises(GrammarError, match="expected a rule root"):
-        checked(receipt, 'a ::= "b"')
+        checked(receipt, rules='a ::= "b"')
 
 
 def test_a_token_outside_the_grammar_is_found(engine: InferenceEngine) -> None:
@@ -184,7 +165,7 @@ def test_a_grammar_that_was_changed_is_found(engine: InferenceEngine) -> None:
             checked(changed)
     for stated in (receipt, receipt_of(engine)):
         with pytest.raises(ConfigError, match="rules"):
-            checked(stated, RULES)
+            checked(stated, rules=RULES)
 
 
 def test_the_command_line(

@@ -16,14 +16,9 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.reference.source import Unsupported
 from oxillama.reference.verification import verify
 from oxillama.sessions.chain import START
+from oxillama.sessions.verdict import Verification
 
 OPTIONS: dict[str, Any] = {"seed": 3, "max_tokens": 7}
-
-
-@pytest.fixture(scope="module")
-def engine() -> Any:
-    with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
-        yield engine
 
 
 def receipt_of(engine: InferenceEngine, **options: Any) -> Receipt:
@@ -37,9 +32,9 @@ def receipt(engine: InferenceEngine) -> Receipt:
     return receipt_of(engine)
 
 
-def checked(receipt: Receipt, path: Path = demo.STORY) -> Any:
-    with ModelFile.open(path) as file:
-        return verify(file, receipt)
+def checked(receipt: Receipt, *adapters: Path, rules: str | None = None) -> Verification:
+    with ModelFile.open(demo.STORY) as file:
+        return verify(file, receipt, [ModelFile.open(path) for path in adapters], rules)
 
 
 @pytest.mark.parametrize(

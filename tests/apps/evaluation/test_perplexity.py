@@ -22,12 +22,6 @@ WINDOW, WINDOWS = 64, 4
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[InferenceEngine]:
-    with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
 def coarse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine]:
     """The same model with fewer bits."""
     path = tmp_path_factory.mktemp("coarse") / "q4.gguf"

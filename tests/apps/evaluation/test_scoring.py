@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,12 +39,6 @@ def pairs_of(engine: InferenceEngine, n: int = 5) -> Pairs:
         for story in STORIES[1 : n + 1]
         for text in (" a", " b", " the dog ran", " the dog sat", " the")
     ]
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[InferenceEngine]:
-    with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
-        yield engine
 
 
 @pytest.fixture(scope="module")
