@@ -1,10 +1,8 @@
 """Runs hostile inputs in a process of its own, and says which of them do what the library promises not to.
 
 An input may be used, or be refused with an `OxiLlamaError`. Anything else is a finding: another exception,
-    the
-end of the process, more than `SECONDS` for one input,
-    more than `MEMORY` bytes. Findings are told apart by the
-place in the library that they come from; one input of each is minimized and saved.
+the end of the process, more than `SECONDS` for one input, more than `MEMORY` bytes. Findings are told apart
+by the place in the library that they come from; one input of each is minimized and saved.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from tests.fuzz.targets.adapters import AdapterTarget
 from tests.fuzz.targets.calls import CommandTarget, OptionsTarget, PromptTarget
 from tests.fuzz.targets.containers import ContainerTarget, ImatrixTarget, ModelTarget
 from tests.fuzz.targets.folders import FolderTarget, PeftTarget
-from tests.fuzz.targets.grammars import GbnfTarget, RegexTarget, SchemaTarget
+from tests.fuzz.targets.grammars import TEXTS, SchemaTarget
 from tests.fuzz.targets.media import MediumTarget, ProjectorTarget
 from tests.fuzz.targets.messages import MessageTarget, ToolTarget
 from tests.fuzz.targets.receipts import ReceiptTarget
@@ -30,8 +30,7 @@ TARGETS: dict[str, Target] = {
         TemplateTarget(),
         MessageTarget(),
         ToolTarget(),
-        GbnfTarget(),
-        RegexTarget(),
+        *TEXTS,
         SchemaTarget(),
         ImatrixTarget(),
         OptionsTarget(),

@@ -55,11 +55,9 @@ def engine() -> InferenceEngine:
 
 OPTION_VALUES: list[Any] = [
     *INTEGERS, *FLOATS, 5, 0.9, 2.0, True, False, None, "", "f16", "q8_0", "bf16", "Q4_K", "q8_0", "int8",
-    "f32", *ORDER, list(ORDER),
-    list(ORDER)[::-1], ["top_k"], {"@tuple": ["temperature"]}, ["\n", ""], [["a"]],
-    {"@tuple": [{"@tuple": [1, 2]}, "x"]}, [1, 2], [1e9],
-    {"@tuple": [1, 300, 2]}, {"1": -5.0}, "root ::= [a-z]+", "[0-9]+", {"type": "boolean"}, True, ["yes",
-    "no"], [""], ["\ud800"], *STRANGE,
+    "f32", *ORDER, list(ORDER), list(ORDER)[::-1], ["top_k"], {"@tuple": ["temperature"]}, ["\n", ""],
+    [["a"]], {"@tuple": [{"@tuple": [1, 2]}, "x"]}, [1, 2], [1e9], {"@tuple": [1, 300, 2]}, {"1": -5.0},
+    "root ::= [a-z]+", "[0-9]+", {"type": "boolean"}, True, ["yes", "no"], [""], ["\ud800"], *STRANGE,
 ]  # fmt: skip
 
 
@@ -101,10 +99,8 @@ class OptionsTarget(Target):
 
     def run(self, value: Any) -> None:
         chosen = built(value["fields"])
-        for name in ("logit_bias",):
-            if isinstance(chosen.get(name), dict):
-                keys = {int(k) if k.lstrip("-").isdigit() else k: v for k, v in chosen[name].items()}
-                chosen[name] = keys
+        if isinstance(bias := chosen.get("logit_bias"), dict):
+            chosen["logit_bias"] = {int(k) if k.lstrip("-").isdigit() else k: v for k, v in bias.items()}
         cls = CLASSES.get(value["class"])
         if cls is None or "model_path" in chosen:
             raise SkipInput
@@ -134,17 +130,14 @@ class OptionsTarget(Target):
 # --- prompts ----------------------------------------------------------------------------------------
 
 METHODS = words(
-    "generate embed embed_batch tokenize detokenize decode_token logits hidden_states chat "
-    "generate_batch stream_batch "
-    "rerank prime_with_prefix session is_eos generate_with_logits encode decode token_bytes"
+    "generate embed embed_batch tokenize detokenize decode_token logits hidden_states chat generate_batch "
+    "stream_batch rerank prime_with_prefix session is_eos generate_with_logits encode decode token_bytes"
 )
 PROMPTS: list[Any] = [
     "the fox", [1, 2, 3], {"@array": ["int64", [1, 2, 3]]}, {"@tuple": [4, 5]}, MESSAGES[:2], ["the", "fox"],
-    [[1, 2], "a"], 7,
-    {"@array": ["float32", [1.0, 2.0]]}, {"@array": ["uint8", [1, 2]]}, {"@repeat": ["the ", 100]}, [300],
-    [-1], [1.0], ["1"], [True],
-    {"@array": ["int64", [[1, 2]]]}, {"@bytes": "616263"}, None, "\ud800", {"a": 1}, [None], [2**70],
-    "<|im_end|>",
+    [[1, 2], "a"], 7, {"@array": ["float32", [1.0, 2.0]]}, {"@array": ["uint8", [1, 2]]},
+    {"@repeat": ["the ", 100]}, [300], [-1], [1.0], ["1"], [True], {"@array": ["int64", [[1, 2]]]},
+    {"@bytes": "616263"}, None, "\ud800", {"a": 1}, [None], [2**70], "<|im_end|>",
 ]  # fmt: skip
 
 
@@ -211,19 +204,15 @@ FILES = (
     "schema.json", "words.gguf",
 )  # fmt: skip
 ARGUMENTS = words(
-    "run chat info tokenize quantize imatrix convert doctor -p -f --prompt --file -n -t -c -s -q -v "
-    "--json --tensors --decode "
-    "--pieces --no-special --parse-special --system --temp --top-k --top-p --min-p --seed --max-tokens "
-    "--stop --timeout --kv-type "
-    "--page-size --quantize --compute --tokenizer --grammar --json-schema --regex --choice --samplers "
-    "--logit-bias --banned-tokens "
-    "--mirostat --repeat-penalty --dry-multiplier --greedy --ignore-eos --progress --no-progress "
-    "--imatrix --pure --dry-run "
-    "--keep-split --type --version --help --chunks --chunk-size --process-output -o out.gguf "
-    "--allow-requantize --output-tensor "
-    "Q4_K_M Q8_0 F16 IQ2_XXS q4_0 0 1 2 3 -1 4 99999999999999999999 nan inf 1e999 0.5 f16 f32 bf16 x=1 "
-    "5+1.5 5-inf - -- a "
-    "top_k;temperature [0-9]+ once the fox 1,2,3 [1] --threads=1 --ctx=16 --ctx=0 --template chatml --format"
+    "run chat info tokenize quantize imatrix convert doctor -p -f --prompt --file -n -t -c -s -q -v --json "
+    "--tensors --decode --pieces --no-special --parse-special --system --temp --top-k --top-p --min-p --seed "
+    "--max-tokens --stop --timeout --kv-type --page-size --quantize --compute --tokenizer --grammar "
+    "--json-schema --regex --choice --samplers --logit-bias --banned-tokens --mirostat --repeat-penalty "
+    "--dry-multiplier --greedy --ignore-eos --progress --no-progress --imatrix --pure --dry-run --keep-split "
+    "--type --version --help --chunks --chunk-size --process-output -o out.gguf --allow-requantize "
+    "--output-tensor Q4_K_M Q8_0 F16 IQ2_XXS q4_0 0 1 2 3 -1 4 99999999999999999999 nan inf 1e999 0.5 f16 "
+    "f32 bf16 x=1 5+1.5 5-inf - -- a top_k;temperature [0-9]+ once the fox 1,2,3 [1] --threads=1 --ctx=16 "
+    "--ctx=0 --template chatml --format"
 )
 ARGUMENTS += ["", " ", "\u00e9", "\ud800", "a b", "\0", "once upon a time"]
 LINES = [

@@ -45,16 +45,13 @@ SETTINGS = {
 }
 CONFIG_KEYS = words(
     "architectures model_type hidden_size intermediate_size num_hidden_layers num_attention_heads "
-    "num_key_value_heads "
-    "head_dim max_position_embeddings rms_norm_eps rope_theta rope_scaling hidden_act vocab_size "
-    "tie_word_embeddings "
-    "attention_bias mlp_bias sliding_window layer_types num_experts num_local_experts num_experts_per_tok "
-    "moe_intermediate_size shared_expert_intermediate_size norm_topk_prob decoder_sparse_step "
-    "mlp_only_layers "
-    "partial_rotary_factor use_sliding_window max_window_layers attn_logit_softcapping "
-    "final_logit_softcapping "
-    "query_pre_attn_scalar rope_parameters original_max_position_embeddings torch_dtype quantization_config "
-    "eos_token_id position_embedding_type type_vocab_size clip_qkv logits_scaling residual_multiplier"
+    "num_key_value_heads head_dim max_position_embeddings rms_norm_eps rope_theta rope_scaling hidden_act "
+    "vocab_size tie_word_embeddings attention_bias mlp_bias sliding_window layer_types num_experts "
+    "num_local_experts num_experts_per_tok moe_intermediate_size shared_expert_intermediate_size "
+    "norm_topk_prob decoder_sparse_step mlp_only_layers partial_rotary_factor use_sliding_window "
+    "max_window_layers attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar rope_parameters "
+    "original_max_position_embeddings torch_dtype quantization_config eos_token_id position_embedding_type "
+    "type_vocab_size clip_qkv logits_scaling residual_multiplier"
 )
 CONFIG_VALUES: list[Any] = [
     0, 1, 2, 3, 4, 5, 8, 16, 31, 32, 64, 400, 401, -1, 2**31, 10**12, 0.5, 1e-5, "gelu", "silu", "linear",
@@ -78,9 +75,27 @@ def base_of(name: str) -> tuple[dict[str, Any], dict[str, Any], bytes, Any]:
         config, tensors, tokenizer = hf.BERT, hf.bert_weights(hf.BERT), "\n".join(hf.WORDS)
     else:
         config, tensors = config_of(name), weights_of(name, tied=name in TIED).source
+    return config, *apart(tensors), tokenizer
+
+
+def apart(tensors: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """The header of a safetensors file of F16, and its bytes."""
     data = hf.safetensors(tensors, "F16")
     length = int.from_bytes(data[:8], "little")
-    return config, json.loads(data[8 : 8 + length]), data[8 + length :], tokenizer
+    return json.loads(data[8 : 8 + length]), data[8 + length :]
+
+
+def joined(header: dict[str, Any], data: bytes, value: Any) -> bytes:
+    """The file after the changes of an input to its header, the header's length and its end."""
+    header = dict(header)
+    for name, entry in value.get("header", []):
+        header[name] = built(entry)
+        if entry is None:
+            del header[name]
+    text = json.dumps(header).encode()
+    length = int(value.get("length", len(text))) % 2**64
+    raw = length.to_bytes(8, "little") + text + data
+    return raw[: int(value["cut"])] if "cut" in value else raw
 
 
 FILES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt")
@@ -146,16 +161,7 @@ class FolderTarget(Target):
 
     def _write(self, folder: Path, value: Any) -> None:
         _, header, data, tokenizer = base_of(value["base"])
-        header = dict(header)
-        for name, entry in value.get("header", []):
-            header[name] = built(entry)
-            if entry is None:
-                del header[name]
-        text = json.dumps(header).encode()
-        length = int(value.get("length", len(text))) % 2**64
-        raw = length.to_bytes(8, "little") + text + data
-        raw = raw[: int(value["cut"])] if "cut" in value else raw
-        (folder / "model.safetensors").write_bytes(raw)
+        (folder / "model.safetensors").write_bytes(joined(header, data, value))
         (folder / "config.json").write_text(json.dumps(built(value["config"])))
         if value.get("settings") is not None:
             (folder / "tokenizer_config.json").write_text(json.dumps(built(value["settings"])))
@@ -186,9 +192,7 @@ def adapter_tensors(name: str) -> tuple[dict[str, Any], bytes]:
     """The header of an adapter of all matrices, and its bytes."""
     weights = hf.decoder_weights(hf.LLAMA) if name == "llama" else None
     weights = weights or weights_of(name, tied=name in TIED).source
-    data = hf.safetensors(adapter_of(weights, matrices_of(weights)), "F16")
-    length = int.from_bytes(data[:8], "little")
-    return json.loads(data[8 : 8 + length]), data[8 + length :]
+    return apart(adapter_of(weights, matrices_of(weights)))
 
 
 class PeftTarget(Target):
@@ -223,16 +227,9 @@ class PeftTarget(Target):
         for folder in (base, adapter):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-        header, data = adapter_tensors(value["base"])
-        header = dict(header)
         try:
-            for name, entry in value.get("header", []):
-                header[name] = built(entry)
-                if entry is None:
-                    del header[name]
-            text = json.dumps(header).encode()
-            raw = len(text).to_bytes(8, "little") + text + data
-            (adapter / "adapter_model.safetensors").write_bytes(raw[: int(value.get("cut", len(raw)))])
+            tensors = joined(*adapter_tensors(value["base"]), value)
+            (adapter / "adapter_model.safetensors").write_bytes(tensors)
             (adapter / "adapter_config.json").write_text(json.dumps(built(value["adapter"])))
             (base / "config.json").write_text(json.dumps(built(value["config"])))
         except NONSENSE as error:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import functools
 import json
 from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -103,91 +105,66 @@ GBNF = [
     'root ::= "\\u00e9" | [\\U0001F600-\\U0001F64F] | .',
     'root ::= a{3} | b{1,} | ""\na ::= b b?\nb ::= "q" a | "r"',
 ]
-GBNF_WORDS = [
-    "root", "::=", "a", "b", "item", '"x"', '""', "[a-z]", "[^x]", "{2}", "{1,}", "{,3}", "{0,70000}", "|",
-    "*",
-]  # fmt: skip
-GBNF_WORDS += [
-    "+",
-    "?",
-    "(",
-    ")",
-    ".",
-    "<[5]>",
-    "<[99999]>",
-    "!<[5]>",
-    "<|im_end|>",
-    "#",
-    "\n",
-    "\\x41",
-    "\\n",
-    "\\U00110000",
-]
-GBNF_WORDS += [
-    "\\uD800", "{1000}", "root root", "\na ::= ", "\nb ::= root", "[\\x80-\\xFF]", "[]", "[^]", "[z-a]",
-    "\\",
-]  # fmt: skip
-
-
-class GbnfTarget(GrammarTarget):
-    name = "gbnf"
-
-    def seeds(self) -> list[Any]:
-        return [{"grammar": text} for text in GBNF]
-
-    def mutate(self, value: Any, rng: Random) -> Any:
-        text = value["grammar"]
-        if not isinstance(text, str) or rng.random() < 0.05:
-            return {
-                "grammar": {"@repeat": [rng.choice(["(", '"a" ', "a ::= b\n", "[", "(a", "!", '"a"?']), 5000]}
-            }
-        if rng.random() < 0.1:
-            text += "\n" + rng.choice(GBNF)
-        return {"grammar": mutated_text(text, rng, GBNF_WORDS)}
-
-    def compiled(self, value: Any) -> Grammar:
-        return Grammar.parse(value, tokenizer=tokenizer())
-
-
+GBNF_WORDS = words(
+    r"""
+    root ::= a b item "x" "" [a-z] [^x] {2} {1,} {,3} {0,70000} | * + ? ( ) . <[5]> <[99999]> !<[5]>
+    <|im_end|> # \x41 \n \U00110000 \uD800 {1000} [\x80-\xFF] [] [^] [z-a] \
+    """
+)
+GBNF_WORDS += ["\n", "root root", "\na ::= ", "\nb ::= root"]
 REGEXES = [
     "[a-c]{3}-\\d\\d", "^(?:yes|no)?$", "\\p{L}+ \\w*\\s?[^x-z]", "(a|b)*c{2,5}d+?",
     "\\u00e9|\\x41|\\cJ|[\\b]", "(?<year>\\d{4})-(0[1-9]|1[0-2])", "(?=a)ab|(?!x).y",
     "[\\p{Lu}--[A-C]]|[a&&b]", "^a|b$|\\bword\\B",
 ]  # fmt: skip
-REGEX_WORDS = [
-    "\\d", "\\w", "\\S", "\\b", "\\B", "(?:", "(?=", "(?!", "(?<=", "(?<!", "(?<n>", "\\k<n>", "\\1", ")",
-    "(", "[",
-]  # fmt: skip
-REGEX_WORDS += [
-    "]", "[^", "-", "{2}", "{0,1000}", "{3,2}", "{99999999999}", "*", "+", "?", "|", "^", "$", ".", "\\p{L}",
-]  # fmt: skip
-REGEX_WORDS += [
-    "\\p{Script=Greek}", "\\P{Nope}", "\\u{1F600}", "\\u{110000}", "\\uD83D\\uDE00", "\\ud800", "\\x4",
-    "\\c", "\\0", "(?i)", "\\",
-]  # fmt: skip
+REGEX_WORDS = words(
+    r"""
+    \d \w \S \b \B (?: (?= (?! (?<= (?<! (?<n> \k<n> \1 ) ( [ ] [^ - {2} {0,1000} {3,2} {99999999999} * + ? |
+    ^ $ . \p{L} \p{Script=Greek} \P{Nope} \u{1F600} \u{110000} \uD83D\uDE00 \ud800 \x4 \c \0 (?i) \
+    """
+)
 
 
-class RegexTarget(GrammarTarget):
-    name = "regex"
+@dataclass
+class TextTarget(GrammarTarget):
+    """Grammars that are written as texts.
+
+    Attributes:
+        texts: valid ones.
+        words: that mean something.
+        openings: of which thousands are a grammar, too.
+        compile: makes a grammar of a text.
+    """
+
+    name: str
+    texts: list[str]
+    words: list[str]
+    openings: list[str]
+    compile: Callable[[Any], Grammar]
 
     def seeds(self) -> list[Any]:
-        return [{"grammar": text} for text in REGEXES]
+        return [{"grammar": text} for text in self.texts]
 
     def mutate(self, value: Any, rng: Random) -> Any:
         text = value["grammar"]
         if not isinstance(text, str) or rng.random() < 0.05:
-            return {
-                "grammar": {
-                    "@repeat": [
-                        rng.choice(["(", "a?", "[a-", "(a|", "(a{9}", "(?=a", "\\", "a{2}", "a|"]),
-                        5000,
-                    ]
-                }
-            }
-        return {"grammar": mutated_text(text, rng, REGEX_WORDS)}
+            return {"grammar": {"@repeat": [rng.choice(self.openings), 5000]}}
+        if rng.random() < 0.1:
+            text += "\n" + rng.choice(self.texts)
+        return {"grammar": mutated_text(text, rng, self.words)}
 
     def compiled(self, value: Any) -> Grammar:
-        return Grammar.from_regex(value)
+        return self.compile(value)
+
+
+GBNF_OPENINGS = ["(", '"a" ', "a ::= b\n", "[", "(a", "!", '"a"?']
+REGEX_OPENINGS = ["(", "a?", "[a-", "(a|", "(a{9}", "(?=a", "\\", "a{2}", "a|"]
+TEXTS = (
+    TextTarget(
+        "gbnf", GBNF, GBNF_WORDS, GBNF_OPENINGS, lambda value: Grammar.parse(value, tokenizer=tokenizer())
+    ),
+    TextTarget("regex", REGEXES, REGEX_WORDS, REGEX_OPENINGS, Grammar.from_regex),
+)
 
 
 SCHEMAS: list[Any] = [
@@ -226,30 +203,23 @@ SCHEMAS: list[Any] = [
     True,
 ]
 SCHEMA_KEYS = words(
-    "$schema $id id $ref $anchor $defs definitions $dynamicRef $dynamicAnchor $recursiveRef "
-    "$recursiveAnchor $vocabulary "
-    "$comment type enum const multipleOf minimum maximum exclusiveMinimum exclusiveMaximum minLength "
-    "maxLength pattern "
-    "format items prefixItems additionalItems contains minContains maxContains minItems maxItems "
-    "uniqueItems properties "
-    "patternProperties additionalProperties propertyNames minProperties maxProperties required dependencies "
-    "dependentRequired dependentSchemas allOf anyOf oneOf not if then else unevaluatedItems "
-    "unevaluatedProperties "
-    "contentEncoding contentMediaType contentSchema title description default examples deprecated readOnly"
+    "$schema $id id $ref $anchor $defs definitions $dynamicRef $dynamicAnchor $recursiveRef $recursiveAnchor "
+    "$vocabulary $comment type enum const multipleOf minimum maximum exclusiveMinimum exclusiveMaximum "
+    "minLength maxLength pattern format items prefixItems additionalItems contains minContains maxContains "
+    "minItems maxItems uniqueItems properties patternProperties additionalProperties propertyNames "
+    "minProperties maxProperties required dependencies dependentRequired dependentSchemas allOf anyOf oneOf "
+    "not if then else unevaluatedItems unevaluatedProperties contentEncoding contentMediaType contentSchema "
+    "title description default examples deprecated readOnly"
 )
 SCHEMA_VALUES: list[Any] = [
     "#", "#/$defs/t", "#x", "#/items/0", "#/properties/a", "z", "http://[", "http://a.example/b#x",
-    "urn:uuid:x", "//",
-    "%", "#/%zz", "#/~2", "string", "number", "integer", "object", "array", "null", "boolean", "date",
-    "date-time",
-    "email", "ipv4", "ipv6", "uuid", "uri", "regex", "time", "duration", "hostname", "json-pointer", "(",
-    "^a", "a{9}",
-    "http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-06/schema#",
-    "https://json-schema.org/draft/2019-09/schema", "https://json-schema.org/draft/2020-12/schema",
-    ["a", "b"], ["a", "a"], {"a": {}}, {"$ref": "#"}, {"type": "string"}, {"type": "integer"}, {"not": {}},
-    [True, False],
-    {"@nest": ["items", 300, {}]}, {"@nest": ["not", 300, {}]}, {"@nest": ["items", 5000, {}]},
-    {"@nest": ["a", 50, 1]},
+    "urn:uuid:x", "//", "%", "#/%zz", "#/~2", "string", "number", "integer", "object", "array", "null",
+    "boolean", "date", "date-time", "email", "ipv4", "ipv6", "uuid", "uri", "regex", "time", "duration",
+    "hostname", "json-pointer", "(", "^a", "a{9}", "http://json-schema.org/draft-04/schema#",
+    "http://json-schema.org/draft-06/schema#", "https://json-schema.org/draft/2019-09/schema",
+    "https://json-schema.org/draft/2020-12/schema", ["a", "b"], ["a", "a"], {"a": {}}, {"$ref": "#"},
+    {"type": "string"}, {"type": "integer"}, {"not": {}}, [True, False], {"@nest": ["items", 300, {}]},
+    {"@nest": ["not", 300, {}]}, {"@nest": ["items", 5000, {}]}, {"@nest": ["a", 50, 1]},
     {"@nest": ["properties", 40, {}]}, [{"type": "string"}, {"minLength": 2}], 5, 3.5, 1e300, -0.0, 1e-300,
 ]  # fmt: skip
 

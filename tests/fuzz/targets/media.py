@@ -48,9 +48,8 @@ def media() -> tuple[bytes, ...]:
         saved(smooth, "JPEG"), saved(smooth, "JPEG", progressive=True), saved(grey, "JPEG"),
         saved(smooth.convert("CMYK"), "JPEG"), saved(smooth, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\0\0"),
         saved(smooth, "WEBP"), saved(alpha, "WEBP", lossless=True), saved(frames[0], "WEBP", **animated),
-        saved(image.convert("P"), "GIF"), saved(frames[0], "GIF", **animated),
-        saved(image, "BMP"), saved(image, "TIFF"), saved(image, "TIFF", compression="tiff_lzw"),
-        saved(image, "PPM"),
+        saved(image.convert("P"), "GIF"), saved(frames[0], "GIF", **animated), saved(image, "BMP"),
+        saved(image, "TIFF"), saved(image, "TIFF", compression="tiff_lzw"), saved(image, "PPM"),
     ]  # fmt: skip
     return (*made, *sounds())
 

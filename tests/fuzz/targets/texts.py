@@ -33,9 +33,8 @@ from tests.support.tiny_file import CHATML, tiny_vocabulary
 
 TEXTS = [
     "", " ", "the fox said hello", "once upon a time\n\n  there was",
-    "caf\u00e9 \u4e16\u754c \U0001f999\ufe0f\u200d", "\0\x1c\x7f\ue000",
-    "<|im_start|>x<|im_end|>", "<s></s><unk>[MASK]", "aaaaaaaaaaaa" * 9, "0159'.!/$<(",
-    "e\u0301\u0301\u20dd", "\u2581\u2581 \u2581",
+    "caf\u00e9 \u4e16\u754c \U0001f999\ufe0f\u200d", "\0\x1c\x7f\ue000", "<|im_start|>x<|im_end|>",
+    "<s></s><unk>[MASK]", "aaaaaaaaaaaa" * 9, "0159'.!/$<(", "e\u0301\u0301\u20dd", "\u2581\u2581 \u2581",
     "<0x0A><0xff>", "\ufffd\ufeff", "<dna>ACGTACGATTAAx</dna>",
 ]  # fmt: skip
 
@@ -197,12 +196,10 @@ JSON_VALUES: list[Any] = [
     {"type": "Prepend", "prepend": ""},
 ]  # fmt: skip
 JSON_KEYS = words(
-    "type vocab merges unk_token unk_id byte_fallback fuse_unk dropout added_tokens normalizer "
-    "pre_tokenizer post_processor "
-    "decoder model special content id truncation padding ids tokens single pair special_tokens lstrip "
-    "rstrip normalized "
-    "single_word ignore_merges continuing_subword_prefix end_of_word_suffix pattern behavior invert "
-    "prefix cleanup a \u2581"
+    "type vocab merges unk_token unk_id byte_fallback fuse_unk dropout added_tokens normalizer pre_tokenizer "
+    "post_processor decoder model special content id truncation padding ids tokens single pair "
+    "special_tokens lstrip rstrip normalized single_word ignore_merges continuing_subword_prefix "
+    "end_of_word_suffix pattern behavior invert prefix cleanup a \u2581"
 )
 
 
@@ -267,20 +264,17 @@ def described(metadata: dict[str, Any]) -> dict[str, Any]:
 
 KEYS = words(
     "model pre tokens scores token_type merges bos_token_id eos_token_id eot_token_id eom_token_id "
-    "unknown_token_id "
-    "seperator_token_id padding_token_id mask_token_id cls_token_id prefix_token_id suffix_token_id "
-    "middle_token_id "
-    "fim_pre_token_id fim_suf_token_id fim_mid_token_id fim_pad_token_id fim_rep_token_id fim_sep_token_id "
-    "suppress_tokens add_bos_token add_eos_token add_sep_token add_space_prefix remove_extra_whitespaces "
-    "normalizer.lowercase normalizer.strip_accents normalizer.nfd precompiled_charsmap"
+    "unknown_token_id seperator_token_id padding_token_id mask_token_id cls_token_id prefix_token_id "
+    "suffix_token_id middle_token_id fim_pre_token_id fim_suf_token_id fim_mid_token_id fim_pad_token_id "
+    "fim_rep_token_id fim_sep_token_id suppress_tokens add_bos_token add_eos_token add_sep_token "
+    "add_space_prefix remove_extra_whitespaces normalizer.lowercase normalizer.strip_accents normalizer.nfd "
+    "precompiled_charsmap"
 )
 VOCABULARY_VALUES: list[Any] = [
     0, 1, 2, 5, 255, 299, 300, 400, -1, 2**31 - 1, 2**32 - 1, True, False, "gpt2", "llama", "bert", "t5",
-    "rwkv", "plamo2", "gemma4",
-    "hybriddna", "whitespace", "no_vocab", *PRE_TOKENIZERS, "<0x0A>", "<0x0a>", "<0xZZ>", "\\x00", "\\xff\\",
-    "'a'", "\u2581", "</s>",
-    "<|im_end|>", "<|end|>", "a b", " ", "a  b", "\u0120", {"@array": ["int32", [1, 2, 3]]},
-    {"@array": ["float32", [0.5, 1e38]]},
+    "rwkv", "plamo2", "gemma4", "hybriddna", "whitespace", "no_vocab", *PRE_TOKENIZERS, "<0x0A>", "<0x0a>",
+    "<0xZZ>", "\\x00", "\\xff\\", "'a'", "\u2581", "</s>", "<|im_end|>", "<|end|>", "a b", " ", "a  b",
+    "\u0120", {"@array": ["int32", [1, 2, 3]]}, {"@array": ["float32", [0.5, 1e38]]},
     {"@array": ["uint8", [1, 0, 0, 0, 1]]}, {"@array": ["uint8", [4, 0, 0, 0, 1, 2, 3, 4, 0]]},
     {"@array": ["int64", [-5]]},
 ]  # fmt: skip
@@ -294,10 +288,9 @@ class VocabularyTarget(Target):
     def seeds(self) -> list[Any]:
         made = [
             small_bpe("gpt-2"), small_bpe("llama-bpe"), small_bpe("deepseek-llm"),
-            vocabularies.sentence_piece(),
-            vocabularies.plain_byte_pair(), vocabularies.word_piece(), vocabularies.rwkv(),
-            vocabularies.plamo2(),
-            vocabularies.whitespace(), vocabularies.unigram(precompiled_charsmap=np.zeros(0, np.uint8)),
+            vocabularies.sentence_piece(), vocabularies.plain_byte_pair(), vocabularies.word_piece(),
+            vocabularies.rwkv(), vocabularies.plamo2(), vocabularies.whitespace(),
+            vocabularies.unigram(precompiled_charsmap=np.zeros(0, np.uint8)),
         ]  # fmt: skip
         hybrid = small_bpe("qwen2") | {"tokenizer.ggml.model": "hybriddna"}
         hybrid["tokenizer.ggml.tokens"] += ["<dna>", "</dna>", "<oov>", "ACGTAC\ue000", "AAAAAA\ue000"]
@@ -358,18 +351,13 @@ MESSAGES: list[Any] = [
 ]
 JINJA_WORDS = words(
     "{{ }} {% %} {%- -%} {# #} for in if elif else endif endfor set endset macro endmacro call endcall "
-    "filter endfilter block "
-    "include import extends loop loop.index loop.recursive loop.changed loop.previtem recursive "
-    "namespace range dict cycler "
-    "joiner lipsum not and or is defined none mapping string "
-    "| . [ ] ( ) : ~ * ** // % + - == < ' \" 'a' 0 1 -1 99999 1e308 "
-    "1000000000 messages m.content tojson join map list length upper trim batch slice sort groupby sum "
-    "indent wordwrap center "
-    "replace format random unique tojson(indent=999) safe escape default pprint xmlattr urlize attr "
-    "__class__ __globals__ "
-    "__init__ .mro() _x self.__dict__ raise_exception strftime_now items() .keys .format .format_map "
-    ".join .zfill .ljust .encode "
-    "range(10**9) 'a'*10**9 10**10**9 | [::-1] [::0] break continue do"
+    "filter endfilter block include import extends loop loop.index loop.recursive loop.changed loop.previtem "
+    "recursive namespace range dict cycler joiner lipsum not and or is defined none mapping string | . [ ] ( "
+    ") : ~ * ** // % + - == < ' \" 'a' 0 1 -1 99999 1e308 1000000000 messages m.content tojson join map list "
+    "length upper trim batch slice sort groupby sum indent wordwrap center replace format random unique "
+    "tojson(indent=999) safe escape default pprint xmlattr urlize attr __class__ __globals__ __init__ .mro() "
+    "_x self.__dict__ raise_exception strftime_now items() .keys .format .format_map .join .zfill .ljust "
+    ".encode range(10**9) 'a'*10**9 10**10**9 | [::-1] [::0] break continue do"
 )
 KWARGS: dict[str, Any] = {
     "add_generation_prompt": True,
