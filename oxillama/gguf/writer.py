@@ -8,6 +8,7 @@ Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, version 3, li
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,10 +39,7 @@ class Tensor:
     @property
     def nbytes(self) -> int:
         """Bytes its data take."""
-        elements = 1
-        for n in self.shape:
-            elements *= n
-        return self.format.nbytes(elements)
+        return self.format.nbytes(math.prod(self.shape))
 
 
 def string(text: str) -> bytes:

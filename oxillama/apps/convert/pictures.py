@@ -180,7 +180,7 @@ def llava_items(source: Source) -> tuple[Part, ...]:
 
 
 # fmt: off
-LLAVA = register(Tower(
+register(Tower(
     "LlavaForConditionalGeneration", "mlp", VISION_TOWER, LAYERS, CLIP_LAYER, (), llava_facts,
     more=llava_items, ignored="vision_tower.post_layernorm. vision_tower.head.",
     kinds=("clip_vision_model", "siglip_vision_model"),

@@ -135,7 +135,7 @@ def mixed(file_type: str, name: str, cols: int, index: tuple[int, int], facts: M
     if file_type in LOWEST:
         return _lowest(file_type, role, index, facts)
     if role in VALUES:
-        return _values(file_type, role, index, facts)
+        return _values(file_type, index, facts)
     if role == "k" and facts.n_experts == 8:
         return "Q8_0"
     if role in ("q", "k"):
@@ -143,7 +143,10 @@ def mixed(file_type: str, name: str, cols: int, index: tuple[int, int], facts: M
     if role in ("up", "gate", "down"):
         # the experts of a layer may be separate tensors, so the layer is taken from the name
         i = layer_of(name) if facts.n_experts > 1 else index[0]
-        return _feed_forward(file_type, role, i, facts)
+        if role == "down":
+            return _down(file_type, i, facts)
+        n = facts.n_layers
+        return "IQ3_XXS" if file_type == "IQ3_XS" and n // 8 <= i < 7 * n // 8 else base
     if role == "attn_output":
         return _attn_output(file_type, facts)
     return base
@@ -165,7 +168,7 @@ def _lowest(file_type: str, role: str, index: tuple[int, int], facts: ModelFacts
     return base
 
 
-def _values(file_type: str, role: str, index: tuple[int, int], facts: ModelFacts) -> str:
+def _values(file_type: str, index: tuple[int, int], facts: ModelFacts) -> str:
     base = FILE_TYPES[file_type].base
     i, n = index
     found = base
@@ -190,15 +193,6 @@ def _values(file_type: str, role: str, index: tuple[int, int], facts: ModelFacts
     if facts.is_70b and found in ("Q3_K", "Q4_K"):
         found = "Q5_K"
     return "Q8_0" if facts.n_experts == 8 else found
-
-
-def _feed_forward(file_type: str, role: str, i: int, facts: ModelFacts) -> str:
-    if role == "down":
-        return _down(file_type, i, facts)
-    n = facts.n_layers
-    if file_type == "IQ3_XS" and n // 8 <= i < 7 * n // 8:
-        return "IQ3_XXS"
-    return FILE_TYPES[file_type].base
 
 
 def _down(file_type: str, i: int, facts: ModelFacts) -> str:

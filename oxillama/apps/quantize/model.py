@@ -172,33 +172,30 @@ def _pattern(text: str) -> re.Pattern[str]:
         raise ConfigError(f"tensor_types: expected a regular expression, got {text!r}: {error}") from error
 
 
+@dataclass
 class _Planner:
     """Chooses the format of every tensor of a file."""
 
-    def __init__(
-        self,
-        file: ModelFile,
-        file_type: str,
-        imatrix: ImportanceMatrix | None,
-        pure: bool,
-        output: Format | None,
-        embedding: Format | None,
-        overrides: list[tuple[re.Pattern[str], Format]],
-        leave_output: bool,
-    ) -> None:
-        self.file, self.file_type, self.imatrix, self.pure = file, file_type, imatrix, pure
-        self.output, self.embedding, self.overrides = output, embedding, overrides
-        self.leave_output = leave_output
+    file: ModelFile
+    file_type: str
+    imatrix: ImportanceMatrix | None
+    pure: bool
+    output: Format | None
+    embedding: Format | None
+    overrides: list[tuple[re.Pattern[str], Format]]
+    leave_output: bool
+
+    def __post_init__(self) -> None:
         self.matrices = [
             name
-            for name, info in file.tensors.items()
+            for name, info in self.file.tensors.items()
             if file_types.is_quantized(name, len(info.shape))
-            and not (leave_output and name == "output.weight")
+            and not (self.leave_output and name == "output.weight")
             and not info.format.name.startswith("I")
         ]
-        self.base = FORMATS[FILE_TYPES[file_type].base]
-        self.mixes = not pure and self.base.name not in FLOATS
-        self.facts = model_facts(file, imatrix is not None) if self.mixes else None
+        self.base = FORMATS[FILE_TYPES[self.file_type].base]
+        is_mixed = not self.pure and self.base.name not in FLOATS
+        self.facts = model_facts(self.file, self.imatrix is not None) if is_mixed else None
         self.indices = mixes.indices(self.matrices)
 
     def plan(self) -> tuple[Planned, ...]:
