@@ -42,6 +42,14 @@ def n_hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return calls
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A file of the model."""
+    made = tmp_path / "m.gguf"
+    made.write_bytes(WHOLE)
+    return made
+
+
 def digest(data: bytes) -> bytes:
     return ModelFingerprint.compute(data).digest
 
@@ -90,9 +98,7 @@ def test_how_a_model_lies_in_its_file_does_not_count() -> None:
         assert digest(other) == digest(WHOLE)
 
 
-def test_paths_shards_bytes_and_open_files_agree(tmp_path: Path) -> None:
-    path = tmp_path / "m.gguf"
-    path.write_bytes(WHOLE)
+def test_paths_shards_bytes_and_open_files_agree(path: Path, tmp_path: Path) -> None:
     for i, tensors in enumerate((TENSORS[:1], TENSORS[1:])):
         split = [("split.no", "u16", i), ("split.count", "u16", 2), ("split.tensors.count", "i32", 3)]
         (tmp_path / f"s-0000{i + 1}-of-00002.gguf").write_bytes(
@@ -151,13 +157,14 @@ def test_a_closed_file_is_refused() -> None:
 # --- the cache --------------------------------------------------------------------------------------
 
 
-def test_a_file_is_hashed_once(tmp_path: Path, n_hashed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "m.gguf"
-    path.write_bytes(WHOLE)
+def test_a_file_is_hashed_once(path: Path, own_cache: Path, n_hashed: list[int]) -> None:
     first = ModelFingerprint.compute(path)
     assert ModelFingerprint.compute(path) == first
     fingerprint.KNOWN.forget()  # as another process
     assert ModelFingerprint.compute(path, {"compute": "f32"}).content == first.content
+    for kept in own_cache.iterdir():
+        kept.unlink()  # the folder is asked once
+    assert ModelFingerprint.compute(path) == first
     assert len(n_hashed) == 1
     assert first.verify(path)
     assert len(n_hashed) == 2  # verifying never asks the cache
@@ -169,9 +176,7 @@ def test_bytes_are_not_cached(own_cache: Path, n_hashed: list[int]) -> None:
     assert not own_cache.exists()
 
 
-def test_a_changed_file_is_hashed_anew(tmp_path: Path) -> None:
-    path = tmp_path / "m.gguf"
-    path.write_bytes(WHOLE)
+def test_a_changed_file_is_hashed_anew(path: Path, tmp_path: Path) -> None:
     first = ModelFingerprint.compute(path)
     times = path.stat()
     with path.open("r+b") as file:  # same inode and size; mtime is set back, ctime cannot be
@@ -189,11 +194,9 @@ def test_a_changed_file_is_hashed_anew(tmp_path: Path) -> None:
 
 
 def test_a_file_changed_just_now_is_not_cached(
-    tmp_path: Path, own_cache: Path, n_hashed: list[int], monkeypatch: pytest.MonkeyPatch
+    path: Path, own_cache: Path, n_hashed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(known_hashes, "SETTLE_SECONDS", 3600.0)
-    path = tmp_path / "m.gguf"
-    path.write_bytes(WHOLE)
     assert ModelFingerprint.compute(path) == ModelFingerprint.compute(path)
     assert len(n_hashed) == 2
     if os.name == "posix":
@@ -204,10 +207,8 @@ def test_a_file_changed_just_now_is_not_cached(
 
 
 def test_a_file_that_changes_while_it_is_hashed_is_not_cached(
-    tmp_path: Path, own_cache: Path, n_hashed: list[int]
+    path: Path, own_cache: Path, n_hashed: list[int]
 ) -> None:
-    path = tmp_path / "m.gguf"
-    path.write_bytes(WHOLE)
     with pytest.raises(ModelFileError, match="changed while it was in use"):
         ModelFingerprint.compute(path, progress=lambda done, total: os.utime(path, ns=(0, done)))
     assert not own_cache.exists()
@@ -219,10 +220,8 @@ def test_a_file_that_changes_while_it_is_hashed_is_not_cached(
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"\0" * 64, b"flip", b"other"])
 def test_a_damaged_cache_is_not_believed(
-    tmp_path: Path, own_cache: Path, n_hashed: list[int], damage: bytes, monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, own_cache: Path, n_hashed: list[int], damage: bytes
 ) -> None:
-    path = tmp_path / "m.gguf"
-    path.write_bytes(WHOLE)
     first = ModelFingerprint.compute(path)
     (entry,) = own_cache.iterdir()
     good = entry.read_bytes()
@@ -242,10 +241,8 @@ def test_a_damaged_cache_is_not_believed(
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(
-    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "m.gguf"
-    path.write_bytes(WHOLE)
     own_cache.parent.mkdir()
     own_cache.write_bytes(b"a file where the folder should be")
     expected = ModelFingerprint.compute(WHOLE)
@@ -275,14 +272,3 @@ def test_where_the_cache_is(
         monkeypatch.setenv(name, value)
     found = cache_folder()
     assert (None if found is None else str(found)) == expected
-
-
-def test_a_hash_of_the_folder_is_read_once(tmp_path: Path, own_cache: Path, n_hashed: list[int]) -> None:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(WHOLE)
-    found = ModelFingerprint.compute(path)
-    fingerprint.KNOWN.forget()  # as in a new process
-    assert ModelFingerprint.compute(path) == found
-    for kept in own_cache.iterdir():
-        kept.unlink()
-    assert ModelFingerprint.compute(path) == found and len(n_hashed) == 1
