@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +146,11 @@ def lm() -> OxillamaLM:
     return OxillamaLM(InferenceEngine.from_gguf(demo.STORY, num_threads=1))
 
 
-def instances(kind: str, *args: tuple[Any, ...]) -> list[Instance]:
-    return [Instance(kind, {}, arg, i) for i, arg in enumerate(args)]  # type: ignore[arg-type]
+def ask(lm: OxillamaLM, kind: str, *requests: tuple[Any, ...]) -> list[Any]:
+    """What a model answers to requests of a kind."""
+    made = [Instance(kind, {}, each, i) for i, each in enumerate(requests)]  # type: ignore[arg-type]
+    found: list[Any] = getattr(lm, kind)(made, disable_tqdm=True)
+    return found
 
 
 def test_it_is_registered() -> None:
@@ -161,9 +164,7 @@ def test_it_is_registered() -> None:
 
 def test_loglikelihoods_are_those_of_the_logits(lm: OxillamaLM) -> None:
     context, continuation = STORIES[1][:60].rstrip(), STORIES[1][len(STORIES[1][:60].rstrip()) :][:12]
-    found = lm.loglikelihood(
-        instances("loglikelihood", (context, continuation), ("", "Once upon")), disable_tqdm=True
-    )
+    found = ask(lm, "loglikelihood", (context, continuation), ("", "Once upon"))
     engine, encode = lm.engine, lm.engine.tokenizer.encode
     bos = [engine.tokenizer.bos_id]
     whole = bos + encode(context + continuation, add_special=False)
@@ -187,7 +188,7 @@ def test_a_long_text_is_rolled_over_its_windows(lm: OxillamaLM) -> None:
     text = "\n".join(STORIES[:6])
     tokens = lm.tok_encode(text, add_special_tokens=False)
     assert len(tokens) > lm.max_length
-    (total,) = lm.loglikelihood_rolling(instances("loglikelihood_rolling", (text,)), disable_tqdm=True)
+    (total,) = ask(lm, "loglikelihood_rolling", (text,))
     run, first = [lm.prefix_token_id, *tokens], 0
     wanted = 0.0
     while first < len(tokens):  # each token once, after as many as fit
@@ -201,18 +202,16 @@ def test_a_long_text_is_rolled_over_its_windows(lm: OxillamaLM) -> None:
 
 def test_answers_end_as_the_task_says(lm: OxillamaLM) -> None:
     options = {"until": ["."], "max_gen_toks": 30, "do_sample": False}
-    asked = instances(
-        "generate_until", ("Once upon a time", options), ("The dog", {**options, "max_gen_toks": 3})
-    )
-    found = lm.generate_until(asked, disable_tqdm=True)
+    short = {**options, "max_gen_toks": 3}
+    found = ask(lm, "generate_until", ("Once upon a time", options), ("The dog", short))
     engine = lm.engine
     assert found[0] == engine.generate("Once upon a time", temperature=0, max_tokens=30, stop=["."])
     assert found[1] == engine.generate("The dog", temperature=0, max_tokens=3, stop=["."])
     hot = {"until": [], "max_gen_toks": 8, "do_sample": True, "temperature": 1.0}
-    twice = lm.generate_until(instances("generate_until", *[("Once", hot)] * 2), disable_tqdm=True)
+    twice = ask(lm, "generate_until", *[("Once", hot)] * 2)
     assert twice == [engine.generate("Once", temperature=1, max_tokens=8, seed=seed) for seed in (0, 1)]
     with pytest.raises(ConfigError, match="num_beams"):
-        lm.generate_until(instances("generate_until", ("Once", {**hot, "num_beams": 4})), disable_tqdm=True)
+        ask(lm, "generate_until", ("Once", {**hot, "num_beams": 4}))
 
 
 def test_chat_templates(lm: OxillamaLM) -> None:
@@ -240,14 +239,14 @@ def test_pictures_stand_where_the_text_names_them(sighted: OxillamaLM, tmp_path:
     options, pictures = {"until": [], "max_gen_toks": 6}, [picture(40, 30, seed) for seed in (1, 2)]
     text = "hello <image> world <image>"
     requests = [(text, options, {"visual": each}) for each in (pictures, pictures[::-1])]
-    found = sighted.generate_until(instances("generate_until", *requests), disable_tqdm=True)
+    found = ask(sighted, "generate_until", *requests)
     media = sighted.engine.model.feature("media")
     prompt = media.prompt(text.replace("<image>", "<__media__>"), pictures)
     assert found[0] == sighted.engine.generate(prompt, temperature=0, max_tokens=6)
     assert found[0] != found[1]
     one = ("hello <image>", {**options, "do_sample": True, "temperature": 1.0}, {"visual": pictures[0]})
     kept = OxillamaLM(sighted.engine, receipts=tmp_path)
-    (answer,) = kept.generate_until(instances("generate_until", one), disable_tqdm=True)
+    (answer,) = ask(kept, "generate_until", one)
     receipt = Receipt.load(tmp_path / "requests" / "0-0-0.json")
     checked = sighted.engine.verify(receipt, media=[pictures[0]])
     assert checked.verified and checked.text == answer
@@ -266,33 +265,20 @@ def test_media_that_cannot_be_shown(sighted: OxillamaLM, lm: OxillamaLM) -> None
         (OxillamaLM(sighted.engine, truncate=True), ("<image>", long, shown), "expected at most 6 tokens"),
     ):
         with pytest.raises((ConfigError, PromptError), match=message):
-            model.generate_until(instances("generate_until", request), disable_tqdm=True)
+            ask(model, "generate_until", request)
 
 
 @pytest.mark.parametrize(
-    ("ask", "message"),
-    [
-        (
-            lambda lm: lm.loglikelihood(
-                instances("loglikelihood", (STORIES[0] * 9, " a")), disable_tqdm=True
-            ),
-            "request 0: expected at most 513 tokens",
-        ),
-        (
-            lambda lm: lm.generate_until(
-                instances("generate_until", (STORIES[0] * 9, {"until": [], "max_gen_toks": 12})),
-                disable_tqdm=True,
-            ),
-            "request 0: expected at most 500 tokens",
-        ),
-    ],
+    ("kind", "rest", "most"),
+    [("loglikelihood", " a", 513), ("generate_until", {"until": [], "max_gen_toks": 12}, 500)],
 )
 def test_a_prompt_is_cut_only_where_that_is_asked_for(
-    lm: OxillamaLM, ask: Callable[[OxillamaLM], list[Any]], message: str
+    lm: OxillamaLM, kind: str, rest: object, most: int
 ) -> None:
-    with pytest.raises(PromptError, match=message):
-        ask(lm)
-    assert ask(OxillamaLM(lm.engine, truncate=True))
+    request = (STORIES[0] * 9, rest)
+    with pytest.raises(PromptError, match=f"request 0: expected at most {most} tokens"):
+        ask(lm, kind, request)
+    assert ask(OxillamaLM(lm.engine, truncate=True), kind, request)
 
 
 def test_options_that_do_not_fit(lm: OxillamaLM) -> None:

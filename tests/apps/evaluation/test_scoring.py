@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +18,6 @@ from oxillama.engine.sequence import Output
 from oxillama.sessions.chain import LogitsChain
 from tests.support.command_line import output, run
 from tests.support.kernels import PRESENT
-from tests.support.paths import ROOT
 from tests.support.serving import Letters
 from tests.support.tiny_models import tokens_of
 from tests.support.zoo import MODELS
@@ -90,24 +86,14 @@ def test_every_figure_is_the_same_however_it_is_run(
         other.model.check_integrity()
 
 
-PROGRAM = """
-from oxillama import InferenceEngine, demo
-from oxillama.apps.evaluation.scoring import scores
-from tests.apps.evaluation.test_scoring import pairs_of
-with InferenceEngine.from_gguf(demo.STORY) as engine:
-    print([score.logprobs for score in scores(engine, pairs_of(engine))])
-"""
-
-
-@pytest.mark.slow
-def test_every_figure_is_the_same_on_other_machines(engine: InferenceEngine) -> None:
-    known = [score.logprobs for score in scores(engine, pairs_of(engine))]
-    for target in PRESENT:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "OXILLAMA_TARGET": target}
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=120
-        )
-        assert done.stdout == f"{known}\n", done.stderr
+@pytest.mark.parametrize("target", PRESENT)
+def test_every_figure_is_the_same_on_other_machines(
+    engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    monkeypatch.setenv("OXILLAMA_TARGET", target)
+    with InferenceEngine.from_gguf(demo.STORY) as other:
+        assert other.model.kernels.target == target
+        assert scores(other, pairs_of(other)) == scores(engine, pairs_of(engine))
 
 
 class Few(Letters):
