@@ -11,6 +11,7 @@ import copy
 import re
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import Any
 
@@ -33,6 +34,16 @@ NONSENSE = (
     TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError, struct.error,
 )  # fmt: skip
 """What building from an input raises that describes nothing."""
+
+
+@contextmanager
+def skipping() -> Iterator[None]:
+    """Raises SkipInput in place of `NONSENSE`."""
+    try:
+        yield
+    except NONSENSE as error:
+        raise SkipInput(str(error)) from None
+
 
 INTEGERS = [0, 1, -1, 2, 3, 7, 8, 31, 32, 33, 64, 255, 256, 1000, 65535, 2**20, 2**31 - 1, 2**31, -(2**31)]
 INTEGERS += [2**32 - 1, 2**32, 2**53, 2**61, 2**63 - 1, 2**63, -(2**63), 2**64 - 1, 2**64, 10**30]
@@ -66,10 +77,8 @@ def built(value: Any) -> Any:
     if len(value) == 1:
         (key, what), *_ = value.items()
         if key.startswith("@"):
-            try:
+            with skipping():
                 return _special(key, what)
-            except NONSENSE as error:
-                raise SkipInput(str(error)) from None
     return {key: built(item) for key, item in value.items()}
 
 
@@ -275,7 +284,7 @@ def edited(data: bytes, changes: Any) -> bytes:
     before it, "no key" takes a key out. Raises SkipInput for what is no change.
     """
     found = bytearray(data)
-    try:
+    with skipping():
         for kind, at, *rest in changes:
             at = int(at)
             place = at % (len(found) + 1)
@@ -299,8 +308,6 @@ def edited(data: bytes, changes: Any) -> bytes:
                     if kind == "key":
                         new, end = met[0] + new + b",", start
                     found[start:end] = new
-    except NONSENSE as error:
-        raise SkipInput(str(error)) from None
     return bytes(found)
 
 

@@ -22,8 +22,6 @@ from oxillama.gguf.model_file import ModelFile
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import (
     INTEGERS,
-    NONSENSE,
-    SkipInput,
     built,
     edited,
     edits,
@@ -31,6 +29,7 @@ from tests.fuzz.mutate import (
     mutated,
     paths,
     replaced,
+    skipping,
     words,
 )
 from tests.support import huggingface as hf
@@ -147,13 +146,11 @@ class FolderTarget(Target):
         folder = Path("model")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        try:
+        with skipping():
             self._write(folder, value)
             for name, changes in value.get("edits", {}).items():
                 if name in FILES and (folder / name).exists():
                     (folder / name).write_bytes(edited((folder / name).read_bytes(), changes))
-        except NONSENSE as error:
-            raise SkipInput(str(error)) from None
         convert(folder, "out.gguf", ("F32", "F16", "Q8_0", "BF16")[len(repr(value)) % 4])
         config = EngineConfig(model_path="out.gguf", num_threads=1)
         with InferenceEngine(config) as engine, suppress(PromptError):
@@ -227,13 +224,11 @@ class PeftTarget(Target):
         for folder in (base, adapter):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
-        try:
+        with skipping():
             tensors = joined(*adapter_tensors(value["base"]), value)
             (adapter / "adapter_model.safetensors").write_bytes(tensors)
             (adapter / "adapter_config.json").write_text(json.dumps(built(value["adapter"])))
             (base / "config.json").write_text(json.dumps(built(value["config"])))
-        except NONSENSE as error:
-            raise SkipInput(str(error)) from None
         convert(adapter, "out.gguf", ("F32", "F16", "BF16")[len(repr(value)) % 3], base)
         with ModelFile.open("out.gguf") as file:
             for name in file.tensors:

@@ -18,13 +18,13 @@ from oxillama.text.tokenizer.pretokenizers import PRE_TOKENIZERS
 from tests.fuzz.harness import Target
 from tests.fuzz.mutate import (
     INTEGERS,
-    NONSENSE,
     SkipInput,
     built,
     edited,
     edits,
     mutated,
     mutated_text,
+    skipping,
     words,
 )
 from tests.support import vocabularies
@@ -228,14 +228,12 @@ class TokenizerTarget(Target):
 
     def run(self, value: Any) -> None:
         path = Path("tokenizer.json")
-        try:
+        with skipping():
             changes: Any = []
             if isinstance(value, dict) and value.keys() == {"edits", "document"}:
                 value, changes = value["document"], value["edits"]
             text = value if isinstance(value, str) else json.dumps(built(value))
             path.write_bytes(edited(text.encode("utf-8", "surrogatepass"), changes))
-        except NONSENSE as error:
-            raise SkipInput(str(error)) from None
         try:
             tokenizer = TokenizerBridge.from_file(path)
         except TokenizerError as error:
