@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from oxillama._kernels import Kernels
 from oxillama.apps.evaluation.distributions import Distribution
 from oxillama.apps.evaluation.logits_file import BaseRow, LogitsFile
 from oxillama.apps.evaluation.perplexity import Count, Perplexity, standard_error
@@ -130,14 +130,26 @@ def compare(
         count = base.windows.count if windows is None else min(windows, base.windows.count)
         size = base.windows.size
         found = Windows(base.windows.tokens[: count * size], size, first_token(other.tokenizer))
-        return compared(FileRows(base, other.model.kernels), other, found, progress)
+
+        def stored(window: int, number: int) -> BaseRow:
+            return base.row(window * found.scored + number, other.model.kernels)
+
+        return compared(range(count), stored, other, found, progress)
     if text is None:
         raise ConfigError("text: expected a text that both models read, got none")
     check_vocabularies(base.tokenizer.n_vocab, other.tokenizer.n_vocab)
     found = windows_of(other, text, window, windows)
     if found != windows_of(base, text, window, windows):
         raise ConfigError("text: expected models with the same tokens for it, got others")
-    return compared(EngineRows(base, found), other, found, progress)
+    known = np.empty((found.scored, base.tokenizer.n_vocab), np.float32)
+
+    def keep(window: int, first: int, rows: np.ndarray) -> None:
+        known[first : first + len(rows)] = rows
+
+    def kept(window: int, number: int) -> BaseRow:
+        return BaseRow(Distribution(known[number], base.model.kernels))
+
+    return compared(run_windows(base, found, keep), kept, other, found, progress)
 
 
 def check_vocabularies(base: int, other: int) -> None:
@@ -146,45 +158,19 @@ def check_vocabularies(base: int, other: int) -> None:
         raise ConfigError(f"model: expected a vocabulary of {base} tokens, as the base has, got {other}")
 
 
-class FileRows:
-    """The rows of a base in a logits file."""
-
-    def __init__(self, file: LogitsFile, kernels: Kernels) -> None:
-        self._file = file
-        self._kernels = kernels
-
-    def fetch(self, window: int) -> None:
-        """Does nothing: rows are read one by one."""
-
-    def row(self, window: int, number: int) -> BaseRow:
-        """The row of scored token ``number`` of a window."""
-        return self._file.row(window * self._file.windows.scored + number, self._kernels)
-
-
-class EngineRows:
-    """The rows of a base model, one window at a time."""
-
-    def __init__(self, engine: InferenceEngine, windows: Windows) -> None:
-        self._kernels = engine.model.kernels
-        self._known = np.empty((windows.scored, engine.tokenizer.n_vocab), np.float32)
-        self._runs = run_windows(engine, windows, self._take)
-
-    def _take(self, window: int, first: int, rows: np.ndarray) -> None:
-        self._known[first : first + len(rows)] = rows
-
-    def fetch(self, window: int) -> None:
-        """Compute the rows of a window; windows must come in order."""
-        assert next(self._runs) == window
-
-    def row(self, window: int, number: int) -> BaseRow:
-        """The row of scored token ``number`` of the last fetched window."""
-        return BaseRow(Distribution(self._known[number], self._kernels))
-
-
 def compared(
-    base: FileRows | EngineRows, other: InferenceEngine, windows: Windows, progress: Count | None
+    runs: Iterable[int],
+    row_of: Callable[[int, int], BaseRow],
+    other: InferenceEngine,
+    windows: Windows,
+    progress: Count | None,
 ) -> Comparison:
-    """Compare a model with a base, window by window."""
+    """Compare a model with a base, window by window.
+
+    Args:
+        runs: yields the number of each window when the base's rows of it are known.
+        row_of: the base's row, by the number of the window and of the scored token in it.
+    """
     shape, kernels = (windows.count, windows.scored), other.model.kernels
     base_losses, losses, divergences, confidence = (np.zeros(shape) for _ in range(4))
     agrees = np.zeros(shape, bool)
@@ -192,17 +178,14 @@ def compared(
 
     def take(window: int, first: int, rows: np.ndarray) -> None:
         for i, row in enumerate(rows, first):
-            found, known, target = Distribution(row, kernels), base.row(window, i), targets[window][i]
+            found, known, target = Distribution(row, kernels), row_of(window, i), targets[window][i]
             base_losses[window, i] = -known.logprob(target)
             losses[window, i] = -found.logprob(target)
             divergences[window, i] = known.divergence(found)
             agrees[window, i] = known.row.top == found.top
             confidence[window, i] = math.exp(known.logprob(known.row.top))
 
-    runs = run_windows(other, windows, take)
-    for window in range(windows.count):
-        base.fetch(window)
-        next(runs)
+    for window, _ in zip(runs, run_windows(other, windows, take)):
         if progress is not None:
             progress(window + 1, windows.count)
     return Comparison(
