@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.apps.evaluation.distributions import Distribution
-from oxillama.apps.evaluation.logits_file import BaseRow, LogitsFile
+from oxillama.apps.evaluation.logits_file import LogitsFile
 from oxillama.apps.evaluation.perplexity import Count, Perplexity, standard_error
 from oxillama.apps.evaluation.windows import (
     WINDOW,
@@ -131,7 +131,7 @@ def compare(
         size = base.windows.size
         found = Windows(base.windows.tokens[: count * size], size, first_token(other.tokenizer))
 
-        def stored(window: int, number: int) -> BaseRow:
+        def stored(window: int, number: int) -> Distribution:
             return base.row(window * found.scored + number, other.model.kernels)
 
         return compared(range(count), stored, other, found, progress)
@@ -146,8 +146,8 @@ def compare(
     def keep(window: int, first: int, rows: np.ndarray) -> None:
         known[first : first + len(rows)] = rows
 
-    def kept(window: int, number: int) -> BaseRow:
-        return BaseRow(Distribution(known[number], base.model.kernels))
+    def kept(window: int, number: int) -> Distribution:
+        return Distribution(known[number], base.model.kernels)
 
     return compared(run_windows(base, found, keep), kept, other, found, progress)
 
@@ -160,7 +160,7 @@ def check_vocabularies(base: int, other: int) -> None:
 
 def compared(
     runs: Iterable[int],
-    row_of: Callable[[int, int], BaseRow],
+    row_of: Callable[[int, int], Distribution],
     other: InferenceEngine,
     windows: Windows,
     progress: Count | None,
@@ -182,8 +182,8 @@ def compared(
             base_losses[window, i] = -known.logprob(target)
             losses[window, i] = -found.logprob(target)
             divergences[window, i] = known.divergence(found)
-            agrees[window, i] = known.row.top == found.top
-            confidence[window, i] = math.exp(known.logprob(known.row.top))
+            agrees[window, i] = known.top == found.top
+            confidence[window, i] = math.exp(known.logprob(known.top))
 
     for window, _ in zip(runs, run_windows(other, windows, take)):
         if progress is not None:

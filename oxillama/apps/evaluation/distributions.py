@@ -47,6 +47,10 @@ class Distribution:
         found: np.ndarray = above - np.log(np.exp(above).sum())
         return found
 
+    def divergence(self, other: Distribution) -> float:
+        """KL(this || other) in nats."""
+        return divergence(self.logprobs, other.logprobs)
+
 
 def divergence(p: np.ndarray, q: np.ndarray) -> float:
     """Kullback-Leibler divergence sum(p * ln(p / q)) in nats; tokens with p = 0 do not count.

@@ -134,18 +134,18 @@ class LogitsFile:
             raise ConfigError(f"{self._path}: expected token ids below {self.n_vocab}, got others")
         self.windows: Windows = Windows(ids.tolist(), size, None)
 
-    def row(self, number: int, kernels: Kernels) -> BaseRow:
+    def row(self, number: int, kernels: Kernels) -> Distribution:
         """The row of scored token ``number``, counted over all windows."""
         self._file.seek(self._start + number * self._row_bytes)
         data = self._file.read(self._row_bytes)
         if len(data) < self._row_bytes:
             raise ModelFileError(f"{self._path}: was cut off while it was read")
         if self.exact:
-            return BaseRow(Distribution(np.frombuffer(data, "<f4", self.n_vocab), kernels))
+            return Distribution(np.frombuffer(data, "<f4", self.n_vocab), kernels)
         scale, lowest = np.frombuffer(data, "<f4", 2)
         levels = np.frombuffer(data, "<u2", self.n_vocab, offset=8)
         logprobs = scale * levels.astype(np.float32) + lowest
-        return BaseRow(Distribution(logprobs, kernels), rounded=True)
+        return RoundedRow(logprobs, kernels)
 
     def close(self) -> None:
         self._file.close()
@@ -157,24 +157,16 @@ class LogitsFile:
         self.close()
 
 
-class BaseRow:
-    """A base's row, with which another model's row is compared.
+class RoundedRow(Distribution):
+    """A row of log-probabilities from a file.
 
-    ``rounded`` : the row has log-probabilities from a file. They are used unchanged: their probabilities do
-    not add up to 1, and values below -16 do not count, as in llama-perplexity.
+    They are used unchanged: their probabilities do not add up to 1, and values below -16 do not count, as in
+    llama-perplexity.
     """
 
-    def __init__(self, row: Distribution, rounded: bool = False) -> None:
-        self.row = row
-        self._rounded = rounded
-
     def logprob(self, token: int) -> float:
-        """The natural logarithm of a token's probability."""
-        return float(self.row.logits[token]) if self._rounded else self.row.logprob(token)
+        return float(self.logits[token])
 
     def divergence(self, other: Distribution) -> float:
-        """KL(this || other) in nats."""
-        if not self._rounded:
-            return divergence(self.row.logprobs, other.logprobs)
-        p = self.row.logits.astype(np.float64)
+        p = self.logits.astype(np.float64)
         return divergence(np.where(p > -REACH, p, -np.inf), other.logprobs)

@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 
 import numpy as np
 
@@ -144,14 +145,9 @@ def run_all(engine: InferenceEngine, runs: list[Run], batch_size: int) -> Iterat
 
 def groups(runs: list[Run], most: int) -> Iterator[list[Run]]:
     """Consecutive runs with the same context, at most ``most`` in a group."""
-    group: list[Run] = []
-    for run in runs:
-        if group and (len(group) == most or context_of(group[0]) != context_of(run)):
+    for _, same in groupby(runs, context_of):
+        while group := list(islice(same, most)):
             yield group
-            group = []
-        group.append(run)
-    if group:
-        yield group
 
 
 def context_of(run: Run) -> list[int]:
