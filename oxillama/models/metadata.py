@@ -127,26 +127,23 @@ class Reader:
         """An integer from ``least`` to 2^31 - 1, or to the limit in `SIZES`."""
         value: int = self.get(key, int, default)
         most = SIZES.get(key, 2**31 - 1)
-        if not least <= value <= most:
-            words = "2^31 - 1" if most == 2**31 - 1 else str(most)
-            raise LoadError(f"{self.prefix}.{key}: expected an integer from {least} to {words}, got {value}")
+        words = "2^31 - 1" if most == 2**31 - 1 else str(most)
+        self.expect(least <= value <= most, key, f"an integer from {least} to {words}", value)
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A number in the range that `RANGES` has for the key."""
         value: float = self.get(key, float, default)
         least, most = RANGES.get(key, USUAL_RANGE)
-        if not least <= value <= most:
-            raise LoadError(f"{self.prefix}.{key}: expected a number from {least:g} to {most:g}, got {value}")
+        self.expect(least <= value <= most, key, f"a number from {least:g} to {most:g}", value)
         return value
 
     def amount(self, key: str, default: float = 0.0) -> float:
         """0, or a number in the range that `RANGES` has for the key."""
         value: float = self.get(key, float, default)
         least, most = RANGES.get(key, USUAL_RANGE)
-        if value != 0 and not least <= value <= most:
-            expected = f"expected 0 or a number from {least:g} to {most:g}"
-            raise LoadError(f"{self.prefix}.{key}: {expected}, got {value}")
+        is_good = value == 0 or least <= value <= most
+        self.expect(is_good, key, f"0 or a number from {least:g} to {most:g}", value)
         return value
 
     def factor(self, key: str, default: float = 1.0) -> float:
@@ -198,11 +195,15 @@ class Reader:
 
     def sections(self, key: str) -> tuple[int, ...]:
         """Up to four integers >= 0, or () where the key is absent."""
-        full = f"{self.prefix}.{key}"
         values: list[int] = self.get(key, list[int], [])
-        if len(values) > 4 or any(not 0 <= v < 2**31 for v in values):
-            raise LoadError(f"{full}: expected up to four integers >= 0, got {values!r:.60}")
+        is_good = len(values) <= 4 and all(0 <= v < 2**31 for v in values)
+        self.expect(is_good, key, "up to four integers >= 0", f"{values!r:.60}")
         return tuple(values)
+
+    def expect(self, good: object, key: str, wanted: str, got: object) -> None:
+        """Raises LoadError unless something that a key states is ``good``."""
+        if not good:
+            raise LoadError(f"{self.prefix}.{key}: expected {wanted}, got {got}")
 
     def refuse(self, key: str, harmless: tuple[object, ...]) -> None:
         """Raises LoadError if the file states a key with another value than the ``harmless`` ones."""

@@ -13,7 +13,6 @@ from decimal import Decimal, localcontext
 
 import numpy as np
 
-from oxillama.errors import LoadError
 from oxillama.models.metadata import Reader
 
 MAGNITUDES = 1e-3, 1e3
@@ -130,15 +129,13 @@ def log_of(x: float) -> float:
 
 def refuse_base_1(read: Reader, key: str, base: float) -> None:
     """Raises LoadError for a base whose pairs all turn alike, between which YaRN has no ramp."""
-    if base == 1:
-        raise LoadError(f"{read.prefix}.{key}: expected another base than 1 for YaRN, got 1")
+    read.expect(base != 1, key, "another base than 1 for YaRN", 1)
 
 
 def read_rope(read: Reader, neox: bool, n_rot: int, context_length: int) -> Rope:
     """The rotation that a file states. Raises LoadError for an unknown scaling or an impossible number."""
     kind = read.text("rope.scaling.type", "linear")
-    if kind not in KINDS:
-        raise LoadError(f"{read.prefix}.rope.scaling.type: expected one of {', '.join(KINDS)}, got {kind!r}")
+    read.expect(kind in KINDS, "rope.scaling.type", f"one of {', '.join(KINDS)}", repr(kind))
     factor = read.amount("rope.scaling.factor", read.amount("rope.scale_linear")) or 1.0
     alpha = read.amount("rope.scaling.alpha")
     base = read.number("rope.freq_base", 10000.0)
@@ -154,11 +151,8 @@ def read_rope(read: Reader, neox: bool, n_rot: int, context_length: int) -> Rope
     else:
         magnitude *= read.number("rope.scaling.yarn_attn_factor", 1.0)
     least, most = MAGNITUDES
-    if not least <= magnitude <= most:
-        factors = "rope.scaling.attn_factor, yarn_attn_factor and yarn_log_multiplier"
-        raise LoadError(
-            f"{read.prefix}.{factors}: expected a magnitude from {least:g} to {most:g}, got {magnitude}"
-        )
+    factors = "rope.scaling.attn_factor, yarn_attn_factor and yarn_log_multiplier"
+    read.expect(least <= magnitude <= most, factors, f"a magnitude from {least:g} to {most:g}", magnitude)
     return Rope(
         n_rot=n_rot,
         neox=neox,
