@@ -13,6 +13,7 @@ from oxillama.models.layers.norm import Norm
 from oxillama.models.media.blocks import Block, Matrix, Memory, Shape, Steps, Tools, load_blocks, normed
 from oxillama.models.media.conformer import Conformer
 from oxillama.models.media.facts import AudioFacts
+from oxillama.models.media.projectors import Mlp
 from oxillama.models.media.spectrum import WHISPER_FRAMES, whisper_frames, whisper_pieces
 
 EPS = 1e-6
@@ -179,29 +180,21 @@ ENCODERS: dict[str, Callable[[Tools, AudioFacts], Encoder]] = {
 
 # --- mergers --------------------------------------------------------------------------------------------
 
+TWO = "mm.a.mlp.1", "mm.a.mlp.2"
+"""Matrices of mergers that have two."""
+
 
 class One:
-    """One matrix."""
+    """One matrix, perhaps behind a norm without weight."""
 
-    def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
-        self.matrix: Matrix = tools.matrix("mm.a.fc", cols)
+    def __init__(self, tools: Tools, cols: int, name: str, has_norm: bool) -> None:
+        self.n_threads: int = tools.n_threads
+        self.norm: Norm | None = tools.plain_norm(EPS) if has_norm else None
+        self.matrix: Matrix = tools.matrix(name, cols)
         self.width: int = self.matrix.rows
 
     def run(self, x: np.ndarray) -> np.ndarray:
-        return self.matrix(x)
-
-
-class Two:
-    """Two matrices with an activation between them; a row of input is several audio frames joined."""
-
-    def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
-        self.tools = tools
-        self.first: Matrix = tools.matrix("mm.a.mlp.1", cols * facts.stack)
-        self.last: Matrix = tools.matrix("mm.a.mlp.2", self.first.rows)
-        self.width: int = self.last.rows
-
-    def run(self, x: np.ndarray) -> np.ndarray:
-        return self.last(self.tools.activate(self.first(x), ACTIVATION))
+        return self.matrix(normed(self.norm, x, self.n_threads))
 
 
 class Ultravox:
@@ -211,12 +204,12 @@ class Ultravox:
         self.tools = tools
         cols *= facts.stack
         self.norm: Norm = tools.norm("mm.a.norm_pre", cols, "rms", EPS)
-        self.first: Matrix = tools.matrix("mm.a.mlp.1", cols)
+        self.first: Matrix = tools.matrix(TWO[0], cols)
         half = self.first.rows // 2
         if self.first.rows != 2 * half:
-            raise LoadError(f"mm.a.mlp.1.weight: expected an even number of rows, got {self.first.rows}")
+            raise LoadError(f"{TWO[0]}.weight: expected an even number of rows, got {self.first.rows}")
         self.middle: Norm = tools.norm("mm.a.norm_mid", half, "rms", EPS)
-        self.last: Matrix = tools.matrix("mm.a.mlp.2", half)
+        self.last: Matrix = tools.matrix(TWO[1], half)
         self.width: int = self.last.rows
 
     def run(self, x: np.ndarray) -> np.ndarray:
@@ -224,19 +217,6 @@ class Ultravox:
         half = both.shape[1] // 2
         gates = self.tools.activate(np.ascontiguousarray(both[:, half:]), "silu")
         return self.last(normed(self.middle, both[:, :half] * gates, self.tools.n_threads))
-
-
-class Projected:
-    """A norm without weight, and one matrix."""
-
-    def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
-        self.tools: Tools = tools
-        self.norm: Norm = tools.plain_norm(EPS)
-        self.matrix: Matrix = tools.matrix("mm.a.input_projection", cols)
-        self.width: int = self.matrix.rows
-
-    def run(self, x: np.ndarray) -> np.ndarray:
-        return self.matrix(normed(self.norm, x, self.tools.n_threads))
 
 
 class AudioMerger(Protocol):
@@ -249,9 +229,9 @@ class AudioMerger(Protocol):
 
 
 MERGERS: dict[str, Callable[[Tools, AudioFacts, int], AudioMerger]] = {
-    "one": One,
-    "two": Two,
+    "one": lambda tools, facts, cols: One(tools, cols, "mm.a.fc", False),
+    "two": lambda tools, facts, cols: Mlp(tools, *TWO, cols * facts.stack, ACTIVATION),
     "ultravox": Ultravox,
-    "projected": Projected,
+    "projected": lambda tools, facts, cols: One(tools, cols, "mm.a.input_projection", True),
 }
 """By `AudioProjector.merger`."""
