@@ -82,18 +82,7 @@ class Whisper:
         self.facts: AudioFacts = facts
         self.width: int = facts.width
         width = facts.width
-        self.shape: Shape = Shape(
-            prefix="a",
-            width=width,
-            n_ff=facts.n_ff,
-            n_heads=facts.n_heads,
-            n_kv_heads=facts.n_kv_heads,
-            head_dim=facts.head_dim,
-            eps=facts.eps,
-            norm="layer",
-            activation=ACTIVATION,
-            scale=1 / math.sqrt(facts.head_dim),
-        )
+        shape = Shape("a", facts, norm="layer", activation=ACTIVATION, scale=1 / math.sqrt(facts.head_dim))
         self.convolutions: list[tuple[Matrix, np.ndarray, int]] = [
             (
                 tools.unrolled(f"a.conv1d.{i}.weight", (3, channels, width)),
@@ -107,7 +96,7 @@ class Whisper:
         if rows < n:
             raise LoadError(f"{name}: expected at least {n} rows, got {rows}")
         self.positions: np.ndarray = tools.weights.matrix(name, rows, width)
-        self.blocks: list[Block] = load_blocks(tools, self.shape, facts.n_blocks)
+        self.blocks: list[Block] = load_blocks(tools, shape, facts.n_blocks)
         self.post_norm: Norm | None = tools.optional_norm("a.post_ln", width, "layer", facts.eps)
 
     def pieces(self, samples: np.ndarray) -> list[np.ndarray]:

@@ -48,12 +48,7 @@ class VisionEncoder:
         projector, weights, width = facts.projector, tools.weights, facts.width
         self.shape: Shape = Shape(
             prefix="v",
-            width=width,
-            n_ff=facts.n_ff,
-            n_heads=facts.n_heads,
-            n_kv_heads=facts.n_kv_heads,
-            head_dim=facts.head_dim,
-            eps=facts.eps,
+            facts=facts,
             norm=self._norm_kind(),
             activation=facts.activation,
             scale=projector.scale or 1 / math.sqrt(facts.head_dim),
@@ -177,7 +172,7 @@ class VisionEncoder:
         if not projector.rope or not self.blocks:
             return x, None
         kernels = self.tools.weights.kernels
-        return x, rotation(kernels, projector.rope, self.shape.head_dim, projector.rope_base, columns, rows)
+        return x, rotation(kernels, projector.rope, self.facts.head_dim, projector.rope_base, columns, rows)
 
     def _positions(self, grid: Grid, order: np.ndarray | None, n: int) -> np.ndarray:
         """float32 (n, width): the embeddings of the rows' positions."""
