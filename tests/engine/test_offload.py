@@ -120,7 +120,7 @@ def test_a_packed_file_is_read_past_the_cache_where_that_could_not_keep_it(
 
     def n_read(available: int, **options: Any) -> int:
         probe = pager_module.MemoryPressureProbe([lambda: MemoryState(1 << 40, available)])
-        monkeypatch.setattr("oxillama.models.offload.store.MemoryPressureProbe", lambda: probe)
+        monkeypatch.setattr("oxillama.models.offload.pager.MemoryPressureProbe", lambda: probe)
         read.clear()
         with InferenceEngine.from_gguf(path, offload_budget=least, **options) as engine:
             assert texts(engine) == expected
@@ -197,7 +197,7 @@ def test_an_idle_engine_gives_memory_back(path: Path, monkeypatch: pytest.Monkey
         expected = engine.generate("once", max_tokens=4, temperature=0)
     left = [1 << 40]
     probe = pager_module.MemoryPressureProbe([lambda: MemoryState(1 << 40, left[0])])
-    monkeypatch.setattr("oxillama.models.offload.store.MemoryPressureProbe", lambda: probe)
+    monkeypatch.setattr("oxillama.models.offload.pager.MemoryPressureProbe", lambda: probe)
     with InferenceEngine.from_gguf(path, offload_budget=total) as engine:
         pager = engine.layer_pager()
         assert pager is not None
