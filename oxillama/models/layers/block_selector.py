@@ -54,8 +54,6 @@ class BlockSelector:
         assert spec.selector is not None
         self.sizes: Selector = spec.selector
         self.owner = owner
-        self.group: int
-        self.index: int
         self.group, self.index = selector_place(spec, i)
         self.rope: int | None = spec.layers[i].rope
         self.neox: bool = self.sizes.neox

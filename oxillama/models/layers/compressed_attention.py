@@ -122,8 +122,6 @@ class CompressedAttention(RecurrentBlock):
         self.rope: int = layer.rope or 0
         self.scale: float = spec.score_scale
         self.kernels: Kernels = weights.kernels
-        self.group: int
-        self.index: int
         self.group, self.index = place_of(spec, i)
         names = [(f"{block}.attn_q_a", sizes.q_rank), (f"{block}.attn_kv", self.dim)]
         self.compressor: Compressor | None = None

@@ -175,8 +175,6 @@ class KimiDelta(RecurrentBlock):
             low.append(f"{block}.ssm_{part}_b" if has_low else "")
         self.columns: list[int] = [width for _, width in names[3:]]
         self.first: Linear = weights.linear([*names, (f"{block}.ssm_beta", heads)], d)
-        self.steps: Linear | None
-        self.gates: Linear | None
         self.steps, self.gates = (weights.linear([(name, inner)], dim) if name else None for name in low)
         shape = (sizes.taps, 1, inner, 1)
         taps = [weights.array(f"{block}.ssm_conv1d_{part}.weight", shape) for part in "qkv"]

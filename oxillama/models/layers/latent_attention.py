@@ -33,8 +33,6 @@ class LatentAttention:
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         layer, block, latent = spec.layers[i], f"blk.{i}", spec.latent_of(i)
         assert latent is not None
-        self.group: int
-        self.index: int
         self.group, self.index = place_of(spec, i)  # the page group, and the layer's index in a page
         self.spec = spec
         self.latent = latent
@@ -64,8 +62,6 @@ class LatentAttention:
             )
         if weights.has(f"{block}.attn_kv_b.weight"):
             shape = (self.heads, self.nope_dim, latent.value_dim, latent.kv_rank)
-            self.attn_k_b: GroupedLinear
-            self.attn_v_b: GroupedLinear
             self.attn_k_b, self.attn_v_b = split_kv_b(weights, f"{block}.attn_kv_b", *shape)
         else:
             names = [(f"{block}.attn_k_b", latent.kv_rank)]

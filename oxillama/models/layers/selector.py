@@ -37,8 +37,6 @@ class PositionSelector:
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         assert spec.latent is not None and spec.selector is not None
         block, sizes = f"blk.{i}.indexer", spec.selector
-        self.group: int
-        self.index: int
         self.group, self.index = selector_place(spec, i)
         self.sizes = sizes
         self.rope: int | None = spec.layers[i].rope

@@ -44,8 +44,6 @@ class SparseAttention(Attention):
         assert spec.selector is not None
         block, sizes = f"blk.{i}.indexer", spec.selector
         self.sizes = sizes
-        self.keys_group: int
-        self.keys_index: int
         self.keys_group, self.keys_index = selector_place(spec, i)
         widths = [(f"{block}.q_proj", sizes.n_heads * sizes.width), (f"{block}.k_proj", sizes.width)]
         self.indexer: Linear = weights.linear(widths, spec.n_embd)
