@@ -150,7 +150,7 @@ class Reader:
         """As `amount`, with ``default`` in place of 0."""
         return self.amount(key, default) or default
 
-    def flag(self, key: str, default: bool) -> bool:
+    def flag(self, key: str, default: bool = False) -> bool:
         value: bool = self.get(key, bool, default)
         return value
 

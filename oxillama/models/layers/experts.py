@@ -194,42 +194,28 @@ class MixtureOfExperts:
         out: np.ndarray,
         step: Step,
     ) -> None:
-        """`_run_experts` of as many experts at a time as fit the buffers and the memory."""
-        pages = experts.pages
+        """out[rows] += factors * the experts' outputs for h[rows], or their outputs for factors * h[rows]:
+        of as many experts at a time as fit the buffers and the memory."""
+        pages, work, n_threads, (first, down) = experts.pages, step.work, step.n_threads, matrices
         most = len(numbers) if pages is None else pages.most(len(numbers))
-        rounds = list(step.work.rounds(counts.tolist(), most))
-        for i, (some, taken) in enumerate(rounds):
+        rounds = list(work.rounds(counts.tolist(), most))
+        for i, (some, span) in enumerate(rounds):
             used = numbers[some].tolist()
             if pages is not None:
                 pages.hold(used, numbers[rounds[i + 1][0]].tolist() if i + 1 < len(rounds) else [])
-            self._run_experts(matrices, used, counts[some], h, rows[taken], factors[taken], out, step)
-
-    def _run_experts(
-        self,
-        matrices: tuple[GroupedLinear, GroupedLinear],
-        numbers: list[int],
-        counts: np.ndarray,
-        h: np.ndarray,
-        rows: np.ndarray,
-        factors: np.ndarray,
-        out: np.ndarray,
-        step: Step,
-    ) -> None:
-        """out[rows] += factors * the experts' outputs for h[rows], or their outputs for factors * h[rows]."""
-        n, work, vector, n_threads = len(rows), step.work, self.kernels.vector, step.n_threads
-        first, down = matrices
-        taken: np.ndarray | None = rows
-        if self.scales_input:
-            h, taken, factors = h[rows] * factors[:, None], None, np.ones_like(factors)
-        hidden, fed = work.rows["gate_up", n, first.rows], work.rows["fed", n, down.cols]
-        y = work.rows["routed", n, down.rows]
-        first.apply(numbers, counts, h, taken, hidden, step, rows)
-        if first.rows == 2 * down.cols:
-            self.activation.gate(hidden, fed, n_threads)
-        else:
-            self.activation.activate(hidden, fed, n_threads)
-        down.apply(numbers, counts, fed, None, y, step, rows)
-        vector.add_rows(out, rows, factors, y, n_threads)
+            own, weights, x = rows[span], factors[span], h
+            n, taken = len(own), own if not self.scales_input else None
+            if self.scales_input:
+                x, weights = h[own] * weights[:, None], np.ones_like(weights)
+            hidden, fed = work.rows["gate_up", n, first.rows], work.rows["fed", n, down.cols]
+            y = work.rows["routed", n, down.rows]
+            first.apply(used, counts[some], x, taken, hidden, step, own)
+            if first.rows == 2 * down.cols:
+                self.activation.gate(hidden, fed, n_threads)
+            else:
+                self.activation.activate(hidden, fed, n_threads)
+            down.apply(used, counts[some], fed, None, y, step, own)
+            self.kernels.vector.add_rows(out, own, weights, y, n_threads)
 
     def _run_shared(self, shared: FeedForward, h: np.ndarray, out: np.ndarray, step: Step) -> None:
         """out += the shared expert's output for h, gated if it is."""
