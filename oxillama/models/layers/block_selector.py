@@ -12,7 +12,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
-from oxillama.models.layers.head_norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm, load_head_norm
 from oxillama.models.layers.history import BlockInputs, mean_of, pooled
 from oxillama.models.layers.latent_attention import LatentAttention
 from oxillama.models.layers.recurrent import RecurrentBlock
@@ -157,10 +157,10 @@ class MeanSelector(BlockSelector):
         block, sizes, width = f"blk.{i}.indexer", self.sizes, self.sizes.width
         names = [(f"{block}.k_proj", width), (f"{block}.q_proj", sizes.n_heads * width)]
         self.keys_and_queries: Linear = weights.linear(names, spec.n_embd)
-        of_q, of_k = (weights.vector(f"{block}.{part}_norm.weight", width) for part in "qk")
-        of_q, eps = np.tile(of_q, (sizes.n_heads, 1)), spec.norm_eps
-        self.query_norm: HeadNorm = HeadNorm(weights.kernels, False, eps, sizes.n_heads, width, of_q)
-        self.key_norm: HeadNorm = HeadNorm(weights.kernels, False, eps, 1, width, of_k)
+        self.query_norm, self.key_norm = (
+            load_head_norm(spec, weights, f"{block}.{part}_norm.weight", heads, width)
+            for part, heads in (("q", sizes.n_heads), ("k", 1))
+        )
         self.inputs: BlockInputs = BlockInputs(sizes.block, width)
 
     def linears(self) -> list[Linear]:

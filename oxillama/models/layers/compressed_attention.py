@@ -12,7 +12,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.block_selector import BlockSelector
-from oxillama.models.layers.head_norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm, load_head_norm
 from oxillama.models.layers.history import BlockInputs, pooled
 from oxillama.models.layers.recurrent import RecurrentBlock
 from oxillama.models.page_groups import place_of
@@ -48,8 +48,7 @@ class Compressor:
         wide = self.parts * width
         self.names: list[tuple[str, int]] = [(f"{name}_kv", wide), (f"{name}_gate", wide)]
         self.places: np.ndarray = weights.matrix(f"{name}_ape.weight", size, wide)
-        weight = weights.vector(f"{name}_norm.weight", width)
-        self.norm: HeadNorm = HeadNorm(weights.kernels, False, spec.norm_eps, 1, width, weight)
+        self.norm: HeadNorm = load_head_norm(spec, weights, f"{name}_norm.weight", 1, width)
         self.inputs: BlockInputs = BlockInputs(size, 2 * wide, self.parts == 2, at, record)
 
     def run(self, owner: RecurrentBlock, x: np.ndarray, step: Step) -> tuple[np.ndarray, np.ndarray]:
@@ -140,22 +139,14 @@ class CompressedAttention(RecurrentBlock):
             names += self.selector.names
         self.first: Linear = weights.linear(names, d)
         self.attn_q_b: Linear = weights.linear([(f"{block}.attn_q_b", self.heads * self.dim)], sizes.q_rank)
-        eps, kernels, of = spec.norm_eps, weights.kernels, weights.vector
         self.norms: list[HeadNorm] = [
-            HeadNorm(kernels, False, eps, 1, sizes.q_rank, of(f"{block}.attn_q_a_norm.weight", sizes.q_rank)),
-            HeadNorm(
-                kernels,
-                False,
-                eps,
-                1,
-                self.dim,
-                of(f"{block}.attn_kv_a_norm.weight", self.dim),
-                None,
-                sizes.q_rank,
-            ),
-        ]
-        self.head_norm: HeadNorm = HeadNorm(kernels, False, eps, self.heads, self.dim, None)
-        self.sinks: np.ndarray = of(f"{block}.attn_sinks.weight", self.heads)
+            load_head_norm(spec, weights, f"{block}.{name}.weight", 1, width, column)
+            for name, width, column in (
+                ("attn_q_a_norm", sizes.q_rank, 0), ("attn_kv_a_norm", self.dim, sizes.q_rank)
+            )
+        ]  # fmt: skip
+        self.head_norm: HeadNorm = HeadNorm(self.kernels, False, spec.norm_eps, self.heads, self.dim, None)
+        self.sinks: np.ndarray = weights.vector(f"{block}.attn_sinks.weight", self.heads)
         cols = self.heads * self.dim // sizes.groups
         self.attn_output_a: GroupedLinear = row_groups(
             weights, f"{block}.attn_output_a", sizes.groups, sizes.rank, cols

@@ -13,7 +13,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.base.lazy_import import lazy
-from oxillama.models.layers.head_norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm, load_head_norm
 from oxillama.models.layers.hyper_connections import Streams as CopiedStreams, streams_of
 from oxillama.models.layers.wrapped import WrappedLayer
 from oxillama.models.spec import Spec
@@ -37,8 +37,7 @@ class GatedMix:
         n, d, rank = spec.connections.streams, spec.n_embd, spec.connections.rank
         self.n: int = n
         self.kernels: Kernels = weights.kernels
-        weight = weights.vector(f"{name}_norm.weight", n * d).reshape(n, d)
-        self.norm: HeadNorm = HeadNorm(weights.kernels, False, spec.norm_eps, n, d, weight)
+        self.norm: HeadNorm = load_head_norm(spec, weights, f"{name}_norm.weight", n, d, each=True)
         widths = [(f"{name}_down", rank), *([(f"{name}_inject", n)] if injects else [])]
         self.first: Linear = weights.linear(widths, n * d)
         self.up: Linear = weights.linear([(f"{name}_up", n * d)], rank)

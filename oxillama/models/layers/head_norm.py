@@ -41,6 +41,16 @@ class HeadNorm:
         self.kernel(x, *self.shape, self.weight, self.eps, n_threads, self.column, self.centred, self.bias)
 
 
+def load_head_norm(
+    spec: Spec, weights: Weights, name: str, heads: int, dim: int, column: int = 0, each: bool = False
+) -> HeadNorm:
+    """The RMS norm of heads; the tensor ``name`` has a weight for all, or, with ``each``, one for each."""
+    n = heads * dim
+    weight = weights.vector(name, n) if each else np.tile(weights.vector(name, dim), heads)
+    shaped = weight.reshape(heads, dim)
+    return HeadNorm(weights.kernels, False, spec.norm_eps, heads, dim, shaped, column=column)
+
+
 class GroupNorm(Norm):
     """RMS norm of equal slices of a row, then one weight for the row (K2-Horizon)."""
 
