@@ -19,11 +19,10 @@ from oxillama.models import FAMILIES, Decoder, read_spec
 from oxillama.models.metadata import OPTIONS, UNSUPPORTED
 from oxillama.models.weights.loader import Weights
 from oxillama.reference.decoder import ReferenceModel
-from tests.models.test_spec import load_model
 from tests.support import zoo
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.spread import few
-from tests.support.tiny_models import Running, tokens_of
+from tests.support.tiny_models import Running, load_model, tokens_of
 from tests.support.zoo import ENCODERS, MODELS, Model
 
 VALUES: dict[str, Any] = {
@@ -112,15 +111,9 @@ REFUSED = {*UNSUPPORTED, "attention.key_length_swa", "attention.value_length_swa
 """Options that change too much to be ignored by other architectures."""
 
 
-def run(data: bytes, encoder: bool = False) -> np.ndarray:
+def run(data: bytes) -> np.ndarray:
     """Logits of a decoder, states of an encoder, after each of some tokens."""
-    running, tokens = Running(data), tokens_of(20, zoo.VOCAB)
-    return running.hidden_states([tokens], 512)[0] if encoder else running.logits(tokens)
-
-
-def with_tensors(model: Model, tensors: dict[str, np.ndarray]) -> bytes:
-    """A file of the model's metadata and these tensors."""
-    return model._file([zoo.stored(name, values, "F32") for name, values in tensors.items()])
+    return Running(data).outputs(tokens_of(20, zoo.VOCAB))
 
 
 def facts(model: Model) -> tuple[Any, ...]:
@@ -162,11 +155,10 @@ def test_options_of_other_architectures_change_nothing_and_are_told(name: str) -
     keys: dict[str, Any] = {option: VALUES[option] for option in foreign}
     keys |= dict.fromkeys(foreign[::3], ("str", "of no kind"))
     model = MODELS[name]
-    stated = with_tensors(replace(model, keys=model.keys | keys), model.tensors())
+    stated = replace(model, keys=model.keys | keys).file_of(model.tensors())
     told = [option for option in foreign if option not in FAMILIES[name].ignored_keys]
     assert read_spec(ModelFile.open(stated)).unread == tuple(f"{name}.{option}" for option in told)
-    encoder = name in ENCODERS
-    assert same_bits(run(stated, encoder), run(model.file(), encoder))
+    assert same_bits(run(stated), run(model.file()))
 
 
 @pytest.mark.parametrize("option", sorted(OPTIONS & UNSUPPORTED.keys()))
@@ -225,13 +217,9 @@ def test_matrices_of_q_k_and_v_in_one_with_their_biases_apart(name: str) -> None
             both.pop(f"{part}.bias", None)
         both[f"{block}.attn_qkv.bias"] = np.concatenate([apart[f"{part}.bias"] for part in names])
 
-    def made(tensors: dict[str, np.ndarray]) -> np.ndarray:
-        return run(with_tensors(model, tensors), name in ENCODERS)
-
-    expected = made(apart)
-    assert not same_bits(expected, run(model.file(), name in ENCODERS))
-    assert same_bits(made(fused), expected)
-    assert same_bits(made(both), expected)
+    expected, *others = (run(model.file_of(tensors)) for tensors in (apart, fused, both))
+    assert not same_bits(expected, run(model.file()))
+    assert all(same_bits(other, expected) for other in others)
 
 
 @pytest.mark.parametrize("tensor", ["attn_q", "ffn_down_exps"])

@@ -215,7 +215,7 @@ def test_a_tensor_for_each_expert_in_formats_of_their_own() -> None:
         for part in ("gate", "up", "down"):
             names = [f"blk.{layer}.ffn_{part}.{e}.weight" for e in range(model.n_experts)]
             held[f"blk.{layer}.ffn_{part}_exps.weight"] = np.stack([held.pop(name) for name in names])
-    together = model._file([stored(name, values, "F32") for name, values in held.items()])
+    together = model.file_of(held)
     tokens = tokens_of(20, VOCAB)
     assert same_bits(run(data, tokens, compute="f32"), stated(together, tokens))
 

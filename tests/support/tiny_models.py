@@ -157,6 +157,19 @@ def tokens_of(n: int, n_vocab: int, seed: int = 0) -> list[int]:
     return found
 
 
+def load_model(data: bytes, context: int | None = None) -> Decoder:
+    """A model whose tensors are all checked."""
+    file = ModelFile.open(data)
+    return Decoder(read_spec(file), Weights(file, load(PRESENT[0]), 1), context)
+
+
+def divergence(reference: np.ndarray, found: np.ndarray) -> float:
+    """Mean KL(reference || found) over rows of logits."""
+    p, q = (rows.astype(float) - rows.max(axis=1, keepdims=True) for rows in (reference, found))
+    p, q = (rows - np.log(np.exp(rows).sum(axis=1, keepdims=True)) for rows in (p, q))
+    return float((np.exp(p) * (p - q)).sum(axis=1).mean())
+
+
 class Running:
     """A loaded model, its pages and its runner."""
 
@@ -224,9 +237,9 @@ class Running:
         return [np.concatenate(pieces) for pieces in found]
 
     def outputs(self, tokens: Listed[int]) -> np.ndarray:
-        """Logits, or an encoder's hidden states."""
-        is_encoder = self.model.spec.family.output == "none"
-        return self.hidden_states([tokens])[0] if is_encoder else self.logits(tokens)
+        """Logits, or hidden states of a model without logits."""
+        has_logits = self.model.spec.causal and self.model.output is not None
+        return self.logits(tokens) if has_logits else self.hidden_states([tokens])[0]
 
 
 def stated(

@@ -5,7 +5,7 @@ What an architecture is comes from `architectures.py`. The same name gives the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -214,8 +214,12 @@ class Model:
 
     def file(self, **replaced: np.ndarray | None) -> bytes:
         """The GGUF file, all F32; tensors can be replaced or, with None, left out."""
-        tensors = {name: values for name, values in (self.tensors() | replaced).items() if values is not None}
-        return self._file([stored(name, values, "F32") for name, values in tensors.items()])
+        return self.file_of(self.tensors() | replaced)
+
+    def file_of(self, tensors: Mapping[str, np.ndarray | None]) -> bytes:
+        """The same with these tensors, whatever the metadata say of them."""
+        there = {name: values for name, values in tensors.items() if values is not None}
+        return self._file([stored(name, values, "F32") for name, values in there.items()])
 
     def _file(self, tensors: list[ggufwriter.Tensor]) -> bytes:
         pairs: list[tuple[str, str, Any]] = [

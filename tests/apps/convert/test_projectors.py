@@ -23,7 +23,6 @@ from oxillama.models.media.encoder import MediaEncoder
 from tests.support.sighted_configs import CONFIGS
 from tests.support.sighted_models import (
     RECORDED,
-    divergence,
     make_model,
     medium,
     our_logits,
@@ -33,6 +32,7 @@ from tests.support.sighted_models import (
     write_model,
 )
 from tests.support.spread import each
+from tests.support.tiny_models import divergence
 from tests.support.transformers_models import Shapes
 
 BARS = {"gemma4": 1e-4}

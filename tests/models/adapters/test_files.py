@@ -12,12 +12,11 @@ from oxillama import LoadedLora, demo
 from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import LoadError, ModelFileError
 from oxillama.models.adapters.bind import bind
-from tests.models.test_decoder import divergence
 from tests.support import gguf_writer
 from tests.support.adapters import Pair, adapter_file
 from tests.support.kernels import normal
 from tests.support.paths import SHARED
-from tests.support.tiny_models import Running
+from tests.support.tiny_models import Running, divergence
 from tests.support.zoo import MODELS, VARIANTS
 
 LLAMA = MODELS["llama"]
