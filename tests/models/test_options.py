@@ -19,6 +19,7 @@ from oxillama.models import FAMILIES, Decoder, read_spec
 from oxillama.models.metadata import OPTIONS, UNSUPPORTED
 from oxillama.models.weights.loader import Weights
 from oxillama.reference.decoder import ReferenceModel
+from tests.models.test_refusals import SELECTING
 from tests.support import zoo
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.spread import few
@@ -171,21 +172,6 @@ def test_options_that_cannot_be_ignored_are_refused(option: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "value", "text"),
-    [
-        ("granite", "attention.scale", float("nan"), "expected 0 or a number from 1e-06"),
-        ("mpt", "attention.clamp_kqv", -1.0, "expected 0 or a number from 1e-06"),
-        ("granite", "embedding_scale", float("inf"), "expected 0 or a number from 1e-06"),
-        ("gemma2", "attention.sliding_window_pattern", [1], "expected an integer for each of 2 layers"),
-    ],
-)  # fmt: skip
-def test_options_that_cannot_be_are_named(name: str, key: str, value: Any, text: str) -> None:
-    model = replace(zoo.MODELS[name], keys={key: value})
-    with pytest.raises(LoadError, match=f"{name}.{key}: {text}"):
-        load_model(model.file())
-
-
-@pytest.mark.parametrize(
     "key", ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"]
 )
 def test_windowed_layers_of_another_shape_are_refused(key: str) -> None:
@@ -259,41 +245,10 @@ def test_a_scale_has_a_number_for_each_expert() -> None:
         load_model(MODELS["qwen3moe"].file(**scale))
 
 
-@pytest.mark.parametrize(
-    ("name", "keys", "text"),
-    [
-        ("gpt-oss", {"expert_group_count": 2}, "expert_group_count: expected 1 group"),
-        ("llama4", {"expert_group_count": 2}, "expert_group_count: expected 1 group"),
-        (
-            "lfm2",
-            {"attention.causal": False, "shortconv.l_cache": 4},
-            "shortconv.l_cache: expected an odd number in an encoder, got 4",
-        ),
-    ],
-)
-def test_what_cannot_be_combined_is_refused(name: str, keys: dict[str, Any], text: str) -> None:
-    with pytest.raises(LoadError, match=text):
-        load_model(replace(MODELS[name], keys=keys).file())
-
-
 def test_a_bias_for_experts_chosen_by_their_logits_is_refused() -> None:
     bias = {"blk.0.exp_probs_b.bias": np.ones(4, np.float32)}
     with pytest.raises(LoadError, match=r"exp_probs_b\.bias: expected no such tensor for experts chosen"):
         load_model(MODELS["gpt-oss"].file(**bias))
-
-
-SELECTING = (
-    "deepseek32", "glm-dsa", "hy_v4", "dots3note", "minimax-m3", "glm5-next", "glm5next", "qwen4exp",
-    "deepseek4",
-)  # fmt: skip
-"""Architectures with selectors of positions or blocks."""
-
-
-@pytest.mark.parametrize("name", SELECTING)
-def test_a_selector_chooses_among_earlier_positions_only(name: str) -> None:
-    model = replace(MODELS[name], keys=MODELS[name].keys | {"attention.causal": False})
-    with pytest.raises(LoadError, match=f"{name}.attention.causal: expected true"):
-        load_model(model.file())
 
 
 @pytest.mark.parametrize("name", few(name for name in MODELS if name not in (*ENCODERS, *SELECTING)))
