@@ -23,6 +23,7 @@ SELECTING = (
     "deepseek4",
 )  # fmt: skip
 """Architectures with selectors of positions or blocks, which choose among earlier positions only."""
+MAGNITUDE = "scaling.attn_factor, yarn_attn_factor and yarn_log_multiplier"
 
 
 def refusal(name: str, tensors: dict[str, np.ndarray | None], **keys: Any) -> str:
@@ -141,6 +142,14 @@ def test_tensors_that_must_be_there(name: str, tensor: str) -> None:
         ("llama4", {"expert_group_count": 2}, "expert_group_count: expected 1 group"),
         ("lfm2", {"attention.causal": False, "shortconv.l_cache": 4},
          "shortconv.l_cache: expected an odd number in an encoder, got 4"),
+        *(
+            ("grok", {f"rope.{key}": value for key, value in keys.items()}, f"grok.rope.{named}: expected")
+            for named, keys in (
+                ("freq_base", {"freq_base": 1.0, "scaling.yarn_ext_factor": 1.0}),
+                (MAGNITUDE, {"scaling.attn_factor": 1e6}),
+                (MAGNITUDE, {"scaling.attn_factor": 1e3, "scaling.yarn_attn_factor": 1e3}),
+            )
+        ),
         *(
             ("qwen2vl", YARN | {key: value}, f"qwen2vl.{key}: expected {text}")
             for key, value, text in (
