@@ -82,8 +82,8 @@ class CompressedSelector(BlockSelector):
     ) -> None:
         super().__init__(spec, i, weights, owner)
         assert spec.compression is not None and self.rope is not None
-        sizes, block, rank = self.sizes, f"blk.{i}.indexer", spec.compression.q_rank
-        self.queries: Linear = weights.linear([(f"{block}.attn_q_b", sizes.n_heads * sizes.width)], rank)
+        sizes, block = self.sizes, f"blk.{i}.indexer"
+        self.queries = self.load_queries(weights, i, spec.compression.q_rank)
         names = f"{block}_compressor", sizes.width, sizes.block, self.rope, at, record
         self.compressor: Compressor = Compressor(spec, weights, *names)
         self.names: list[tuple[str, int]] = [*self.compressor.names, (f"{block}.proj", sizes.n_heads)]
@@ -94,16 +94,14 @@ class CompressedSelector(BlockSelector):
         x (n, width) are the products of its matrices ``names``, compressed (n, q_rank) the queries of
         attention.
         """
-        sizes, wide = self.sizes, 4 * self.sizes.width
+        wide = 4 * self.sizes.width
         self.store(*self.compressor.run(self.owner, np.ascontiguousarray(x[:, :wide]), step), step)
         if not self.needed(step):
             return None
-        queries = step.work.rows["selector_queries", len(x), self.queries.rows]
-        self.queries.apply(compressed, queries, step)
+        queries = self.asked(compressed, step)
         assert self.rope is not None
-        self.turn(queries, sizes.n_heads, step.tables[self.rope], step)
-        weights = x[:, wide:] * np.float32((sizes.width * sizes.n_heads) ** -0.5)
-        return self.chosen(queries, weights, step)
+        self.turn(queries, self.sizes.n_heads, step.tables[self.rope], step)
+        return self.chosen(queries, x[:, wide:] * self.weight_scale, step)
 
 
 class CompressedAttention(RecurrentBlock):
@@ -195,13 +193,12 @@ class CompressedAttention(RecurrentBlock):
         x (n, width) are the products of the compressors' matrices.
         """
         assert self.compressor is not None
-        n, size, wide = len(x), self.size, 2 * self.compressor.parts * self.dim
-        last, kv = step.batch.positions, step.kv[self.group]
+        size, wide, last = self.size, 2 * self.compressor.parts * self.dim, step.batch.positions
         rows, keys = self.compressor.run(self, np.ascontiguousarray(x[:, :wide]), step)
-        placed = step.work.rows["block_keys", n, self.dim]
+        placed = step.work.rows["block_keys", len(x), self.dim]
         placed[:] = 0
         placed[rows] = keys
-        kv.store(self.index + 1, placed, 0, 0, step.n_threads)
+        step.kv[self.group].store(self.index + 1, placed, 0, 0, step.n_threads)
         complete, longest = (last + 1) // size, int(last.max()) + 1
         blocks = np.arange(longest // size, dtype=np.int32)[None]
         if self.selector is not None:
