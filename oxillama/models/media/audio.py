@@ -10,7 +10,7 @@ import numpy as np
 
 from oxillama.errors import LoadError
 from oxillama.models.layers.norm import Norm
-from oxillama.models.media.blocks import Block, Matrix, Memory, Shape, Steps, Tools, load_blocks, normed
+from oxillama.models.media.blocks import Block, Matrix, Memory, Shape, Steps, Tools, normed
 from oxillama.models.media.conformer import Conformer
 from oxillama.models.media.facts import AudioFacts
 from oxillama.models.media.projectors import Mlp
@@ -55,7 +55,7 @@ class AudioEncoder:
         self.facts = facts
         self.encoder: Encoder = ENCODERS[facts.projector.encoder](tools, facts)
         self.merger: AudioMerger = MERGERS[facts.projector.merger](tools, facts, self.encoder.width)
-        self.out_width: int = self.merger.width
+        self.out_width: int = self.merger.rows
 
     def pieces(self, samples: np.ndarray) -> list[np.ndarray]:
         """As `Encoder.pieces`."""
@@ -70,7 +70,7 @@ class AudioEncoder:
         x, parts = (yield from self.encoder.steps(mel)), []
         for start in range(0, len(x), MOST_ROWS):
             yield
-            parts.append(self.merger.run(x[start : start + MOST_ROWS]))
+            parts.append(self.merger(x[start : start + MOST_ROWS]))
         return np.concatenate(parts)
 
 
@@ -96,7 +96,7 @@ class Whisper:
         if rows < n:
             raise LoadError(f"{name}: expected at least {n} rows, got {rows}")
         self.positions: np.ndarray = tools.weights.matrix(name, rows, width)
-        self.blocks: list[Block] = load_blocks(tools, shape, facts.n_blocks)
+        self.blocks: list[Block] = [Block(tools, shape, i) for i in range(facts.n_blocks)]
         self.post_norm: Norm | None = tools.optional_norm("a.post_ln", width, "layer", facts.eps)
 
     def pieces(self, samples: np.ndarray) -> list[np.ndarray]:
@@ -173,16 +173,16 @@ TWO = "mm.a.mlp.1", "mm.a.mlp.2"
 """Matrices of mergers that have two."""
 
 
-class One:
-    """One matrix, perhaps behind a norm without weight."""
+class Projected:
+    """One matrix behind a norm without weight."""
 
-    def __init__(self, tools: Tools, cols: int, name: str, has_norm: bool) -> None:
+    def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
         self.n_threads: int = tools.n_threads
-        self.norm: Norm | None = tools.plain_norm(EPS) if has_norm else None
-        self.matrix: Matrix = tools.matrix(name, cols)
-        self.width: int = self.matrix.rows
+        self.norm: Norm = tools.plain_norm(EPS)
+        self.matrix: Matrix = tools.matrix("mm.a.input_projection", cols)
+        self.rows: int = self.matrix.rows
 
-    def run(self, x: np.ndarray) -> np.ndarray:
+    def __call__(self, x: np.ndarray) -> np.ndarray:
         return self.matrix(normed(self.norm, x, self.n_threads))
 
 
@@ -199,9 +199,9 @@ class Ultravox:
             raise LoadError(f"{TWO[0]}.weight: expected an even number of rows, got {self.first.rows}")
         self.middle: Norm = tools.norm("mm.a.norm_mid", half, "rms", EPS)
         self.last: Matrix = tools.matrix(TWO[1], half)
-        self.width: int = self.last.rows
+        self.rows: int = self.last.rows
 
-    def run(self, x: np.ndarray) -> np.ndarray:
+    def __call__(self, x: np.ndarray) -> np.ndarray:
         both = self.first(normed(self.norm, x, self.tools.n_threads))
         half = both.shape[1] // 2
         gates = self.tools.activate(np.ascontiguousarray(both[:, half:]), "silu")
@@ -209,18 +209,18 @@ class Ultravox:
 
 
 class AudioMerger(Protocol):
-    """The layers after the blocks of an encoder; `width` is the width of its embeddings."""
+    """The layers after the blocks of an encoder; `rows` is the width of its embeddings."""
 
-    width: int
+    rows: int
 
-    def run(self, x: np.ndarray) -> np.ndarray:
-        """float32 (tokens, width) of float32 (tokens, cols)."""
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """float32 (tokens, rows) of float32 (tokens, cols)."""
 
 
 MERGERS: dict[str, Callable[[Tools, AudioFacts, int], AudioMerger]] = {
-    "one": lambda tools, facts, cols: One(tools, cols, "mm.a.fc", False),
+    "one": lambda tools, facts, cols: tools.matrix("mm.a.fc", cols),
     "two": lambda tools, facts, cols: Mlp(tools, *TWO, cols * facts.stack, ACTIVATION),
     "ultravox": Ultravox,
-    "projected": lambda tools, facts, cols: One(tools, cols, "mm.a.input_projection", True),
+    "projected": Projected,
 }
 """By `AudioProjector.merger`."""

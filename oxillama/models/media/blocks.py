@@ -366,7 +366,8 @@ class Block:
         self.ffn_post_norm: Norm | None = norm("ffn_post_norm")
         self.attn_scale: np.ndarray | None = tools.vector(f"{block}.ls1.weight", width)
         self.ffn_scale: np.ndarray | None = tools.vector(f"{block}.ls2.weight", width)
-        self.out_scale: np.ndarray | None = _out_scale(tools, f"{block}.out_scale.weight", width)
+        scale = f"{block}.out_scale.weight"  # of the whole block: one, or one for each column
+        self.out_scale = tools.vector(scale, 1 if tools.weights.shape(scale) == (1,) else width)
         self.attention: Attention = Attention(tools, shape, block)
         self.feed_forward: FeedForward = FeedForward(tools, shape, block)
 
@@ -392,13 +393,3 @@ class Block:
             rows += y
             if self.out_scale is not None:
                 rows *= self.out_scale
-
-
-def _out_scale(tools: Tools, name: str, width: int) -> np.ndarray | None:
-    """A factor of the whole block: one, or one for each column."""
-    return tools.vector(name, 1 if tools.weights.shape(name) == (1,) else width)
-
-
-def load_blocks(tools: Tools, shape: Shape, n: int) -> list[Block]:
-    """The first ``n`` blocks."""
-    return [Block(tools, shape, i) for i in range(n)]

@@ -87,10 +87,10 @@ class Mlp:
         self.activation: str = activation
         self.first: Matrix = tools.matrix(first, cols)
         self.last: Matrix = tools.matrix(last, self.first.rows)
-        self.width: int = self.last.rows
+        self.rows: int = self.last.rows
 
-    def run(self, x: np.ndarray) -> np.ndarray:
-        """float32 (n, width) of float32 (n, cols)."""
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """float32 (n, rows) of float32 (n, cols)."""
         return self.last(self.tools.activate(self.first(x), self.activation))
 
 
@@ -101,10 +101,10 @@ class TwoOfBlocks(Merger):
         super().__init__(tools, facts)
         self.per: int = facts.merge**2
         self.mlp: Mlp = Mlp(tools, "mm.0", "mm.2", facts.width * self.per)
-        self.width: int = self.mlp.width
+        self.width: int = self.mlp.rows
 
     def run(self, x: np.ndarray, grid: Grid) -> np.ndarray:
-        return self.mlp.run(x.reshape(len(x) // self.per, -1))
+        return self.mlp(x.reshape(len(x) // self.per, -1))
 
 
 class DeepStack:
@@ -130,7 +130,7 @@ class DeepStack:
     def run(self, layer: int, x: np.ndarray) -> np.ndarray:
         """float32 (tokens, width) of the rows behind an encoder's layer."""
         norm, mlp = self.layers[layer]
-        return mlp.run(normed(norm, x.reshape(len(x) // self.per, -1), self.tools.n_threads))
+        return mlp(normed(norm, x.reshape(len(x) // self.per, -1), self.tools.n_threads))
 
 
 class Gemma3(Merger):
@@ -187,8 +187,8 @@ class Llava(Merger):
         self.has_norms: bool = tools.weights.has("mm.3.weight")
         self.mlp: Mlp = Mlp(tools, "mm.0", "mm.3" if self.has_norms else "mm.2", width)
         self.norm = tools.norm("mm.1", self.mlp.first.rows, "layer", facts.eps) if self.has_norms else None
-        self.last_norm = tools.norm("mm.4", self.mlp.width, "layer", facts.eps) if self.has_norms else None
-        self.width: int = self.mlp.width
+        self.last_norm = tools.norm("mm.4", self.mlp.rows, "layer", facts.eps) if self.has_norms else None
+        self.width: int = self.mlp.rows
         self.drops_last: bool = facts.drops_class_row
         tools.weights.ignore(["v.image_newline"])
 
@@ -214,9 +214,10 @@ class Shuffle(Merger):
         size = cols if joined else facts.width
         self.norm = tools.optional_norm(norm, size, "layer", EPS) if norm else None
         activation = facts.activation if facts.name == "paddleocr" else "gelu"
-        self.mlp: Mlp | None = Mlp(tools, names[0], names[1], cols, activation) if len(names) == 2 else None
-        self.matrix: Matrix | None = tools.matrix(names[0], cols) if len(names) == 1 else None
-        self.width: int = self.mlp.width if self.mlp else self.matrix.rows if self.matrix else 0
+        self.projection: Mlp | Matrix = (
+            Mlp(tools, *names, cols, activation) if len(names) > 1 else tools.matrix(names[0], cols)
+        )
+        self.width: int = self.projection.rows
 
     def tokens_of(self, grid: Grid) -> Grid:
         return merged_grid(grid, self.side)
@@ -229,10 +230,7 @@ class Shuffle(Merger):
         x = shuffled(x, grid, self.side)
         if self.joined:
             x = normed(self.norm, x, n_threads)
-        if self.mlp is not None:
-            return self.mlp.run(x)
-        assert self.matrix is not None
-        return self.matrix(x)
+        return self.projection(x)
 
 
 class Pixtral(Merger):
@@ -247,14 +245,14 @@ class Pixtral(Merger):
         cols = facts.width * self.side**2
         self.merger: Matrix | None = tools.matrix("mm.patch_merger", cols, facts.width) if merges else None
         self.mlp: Mlp = Mlp(tools, "mm.1", "mm.2", facts.width)
-        self.width: int = self.mlp.width
+        self.width: int = self.mlp.rows
         self.line_end: np.ndarray | None = tools.vector("v.token_embd.img_break", self.width)
 
     def run(self, x: np.ndarray, grid: Grid) -> np.ndarray:
         if self.merger is not None:
             x = normed(self.norm, x, self.tools.n_threads)
             x = self.merger(self._by_channel(shuffled(x, grid, self.side)))
-        x = self.mlp.run(x)
+        x = self.mlp(x)
         return x if self.line_end is None else self._with_ends(x, *self.tokens_of(grid))
 
     def _by_channel(self, x: np.ndarray) -> np.ndarray:
@@ -279,14 +277,14 @@ class Llama4(Merger):
         super().__init__(tools, facts)
         self.by_columns: bool = not facts.goes_by_rows
         self.mlp: Mlp = Mlp(tools, "mm.model.mlp.1", "mm.model.mlp.2", facts.width * facts.merge**2)
-        self.matrix: Matrix = tools.matrix("mm.model.fc", self.mlp.width)
+        self.matrix: Matrix = tools.matrix("mm.model.fc", self.mlp.rows)
         self.width: int = self.matrix.rows
 
     def tokens_of(self, grid: Grid) -> Grid:
         return merged_grid(grid, self.side)
 
     def run(self, x: np.ndarray, grid: Grid) -> np.ndarray:
-        x = self.mlp.run(shuffled(x[: grid[0] * grid[1]], grid, self.side, self.by_columns))
+        x = self.mlp(shuffled(x[: grid[0] * grid[1]], grid, self.side, self.by_columns))
         return self.matrix(self.tools.activate(x, "gelu"))
 
 

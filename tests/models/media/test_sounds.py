@@ -18,7 +18,7 @@ from oxillama import ConfigError, MediaError
 from oxillama.models.media import sounds
 from oxillama.models.media.decode import read_sound
 from oxillama.models.media.resize import sinc
-from oxillama.models.media.sounds import RATE, Resampler, blocks_of, filter_of, mean, resampled
+from oxillama.models.media.sounds import RATE, Resampler, blocks_of, filter_of, joined, mean
 from tests.support.kernels import PRESENT
 
 soundfile = pytest.importorskip("soundfile")
@@ -30,6 +30,10 @@ def saved(samples: np.ndarray, rate: int, form: str = "WAV", **options: Any) -> 
     held = io.BytesIO()
     soundfile.write(held, samples, rate, format=form, **options)
     return held.getvalue()
+
+
+def resampled(samples: np.ndarray, rate: int) -> np.ndarray:
+    return joined(iter([samples]), rate)
 
 
 def noise(n: int, seed: int = 0) -> np.ndarray:
