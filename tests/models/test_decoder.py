@@ -24,8 +24,10 @@ MODELS = {
     "fused with biases": Tiny(fused=True, biases=True),
     "biases everywhere": Tiny(biases=True),
     "rope factors": Tiny(rope_freqs=True),
-    "linear rope": Tiny(rope_factor=4.0),
-    "another base": Tiny(rope_base=500000.0),
+    "linear rope": Tiny(
+        metadata={"llama.rope.scaling.type": ("str", "linear"), "llama.rope.scaling.factor": ("f32", 4.0)}
+    ),
+    "another base": Tiny(metadata={"llama.rope.freq_base": ("f32", 500000.0)}),
     "whole rotation": Tiny(n_rot=24),
     "f16 norms": Tiny(norm_format="F16"),
     "f16": Tiny(formats=("F16",)),

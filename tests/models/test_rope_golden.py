@@ -202,7 +202,9 @@ def test_llama_3() -> None:
         ({"scaling.type": "none", "scaling.factor": 4.0}, 1, 1),
         ({"scaling.type": "linear", "scaling.factor": 4.0}, 4, 1),
         ({"scaling.factor": 4.0}, 4, 1),
-        ({"scale_linear": 2.5}, 2.5, 1),
+        ({"scale_linear": 2.5}, 2.5, 1),  # the older name
+        ({"scaling.type": "linear"}, 1, 1),
+        ({"scaling.factor": 0.0}, 1, 1),
         ({"scaling.type": "linear", "scaling.factor": 4.0, "scaling.attn_factor": 1.5}, 4, 1.5),
     ],
 )

@@ -173,23 +173,6 @@ def test_an_embedding_with_more_rows_than_tokens_has_logits_for_all() -> None:
     assert same_bits(found, Running(Tiny().file()).logits(tokens))
 
 
-@pytest.mark.parametrize(
-    ("metadata", "factor"),
-    [
-        ({"llama.rope.scale_linear": ("f32", 4.0)}, 4.0),  # the older name
-        ({"llama.rope.scaling.factor": ("f32", 4.0)}, 4.0),
-        ({"llama.rope.scaling.type": ("str", "none"), "llama.rope.scaling.factor": ("f32", 4.0)}, None),
-        ({"llama.rope.scaling.type": ("str", "linear")}, None),
-        ({"llama.rope.scaling.factor": ("f32", 0.0)}, None),
-    ],
-)
-def test_how_a_file_may_ask_for_linear_scaling(metadata: dict[str, Any], factor: float | None) -> None:
-    tokens = tokens_of(20, 50)
-    found = Running(Tiny(metadata=metadata).file()).logits(tokens)
-    assert same_bits(found, Running(Tiny(rope_factor=factor).file()).logits(tokens))
-    assert same_bits(found, Running(Tiny().file()).logits(tokens)) is (factor is None)
-
-
 def test_the_loader_tells_what_it_took_and_what_it_left() -> None:
     tiny = Tiny(n_layers=1, tied=True)
     heard: list[tuple[str, int]] = []

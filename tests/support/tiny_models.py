@@ -45,8 +45,6 @@ class Tiny:
     key_dim: int = 24
     value_dim: int = 16
     n_rot: int = 16
-    rope_base: float = 10000.0
-    rope_factor: float | None = None
     rope_freqs: bool = False
     tied: bool = False
     fused: bool = False
@@ -119,11 +117,8 @@ class Tiny:
             f"{a}.attention.value_length": ("u32", self.value_dim),
             f"{a}.attention.layer_norm_rms_epsilon": ("f32", 1e-5),
             f"{a}.rope.dimension_count": ("u32", self.n_rot),
-            f"{a}.rope.freq_base": ("f32", self.rope_base),
+            f"{a}.rope.freq_base": ("f32", 10000.0),
         }
-        if self.rope_factor is not None:
-            pairs[f"{a}.rope.scaling.type"] = ("str", "linear")
-            pairs[f"{a}.rope.scaling.factor"] = ("f32", self.rope_factor)
         if self.n_experts:
             pairs[f"{a}.expert_count"] = ("u32", self.n_experts)
             pairs[f"{a}.expert_used_count"] = ("u32", 2)
