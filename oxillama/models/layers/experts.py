@@ -214,7 +214,8 @@ def routed(
     kernels: Kernels, logits: np.ndarray, bias: np.ndarray | None, sizes: Experts, n_used: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The experts (n, n_used) that a router's logits (n, experts) choose for each row, and their weights."""
-    chosen, weights = (np.empty((len(logits), n_used), kind) for kind in (np.int32, np.float32))
+    shape = len(logits), n_used
+    chosen, weights = np.empty(shape, np.int32), np.empty(shape, np.float32)
     gating = KERNEL_GATINGS.get(sizes.gating, sizes.gating)
     args = sizes.groups, sizes.groups_used, sizes.normalize, sizes.scale, chosen, weights
     kernels.routing.route(logits, bias, gating, *args)

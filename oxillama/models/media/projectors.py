@@ -214,8 +214,9 @@ class Shuffle(Merger):
         size = cols if joined else facts.width
         self.norm = tools.optional_norm(norm, size, "layer", EPS) if norm else None
         activation = facts.activation if facts.name == "paddleocr" else "gelu"
+        first, *last = names
         self.projection: Mlp | Matrix = (
-            Mlp(tools, *names, cols, activation) if len(names) > 1 else tools.matrix(names[0], cols)
+            Mlp(tools, first, last[0], cols, activation) if last else tools.matrix(first, cols)
         )
         self.width: int = self.projection.rows
 
