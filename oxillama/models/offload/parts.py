@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from oxillama.models.weights.packer import Source
 
 if TYPE_CHECKING:
     from oxillama._kernels.linear.linear import Linear as CompiledLinear
+    from oxillama.models.offload.pager import LayerPager
 
 
 Fetch = Callable[[Source, int, np.ndarray], object]
@@ -26,14 +28,6 @@ Fetch = Callable[[Source, int, np.ndarray], object]
 
 ReadExtent = Callable[[Extent, np.ndarray], object]
 """Reads the bytes of an extent into memory, uint8."""
-
-
-class Brings(Protocol):
-    """A pager, as panels see it."""
-
-    def bring(self, panels: PagedPanels) -> np.ndarray:
-        """The memory of their part, when they are in it."""
-        ...
 
 
 class PagedPanels:
@@ -56,7 +50,7 @@ class PagedPanels:
 
     def __init__(
         self,
-        pager: Brings | None,
+        pager: LayerPager | None,
         sources: list[Source],
         cols: int,
         extents: Sequence[Extent | None] | None = None,
@@ -116,6 +110,7 @@ class PagedMatrix(NamedTuple):
             read_extent(self.extent, memory[self.span])
 
 
+@dataclass(slots=True, eq=False)
 class Load:
     """Memory with the panels of a part, or into which they are being read.
 
@@ -124,11 +119,8 @@ class Load:
         work: the reads, a task for each matrix; None once all are done.
     """
 
-    __slots__ = ("memory", "work")
-
-    def __init__(self, memory: np.ndarray, work: Work | None = None) -> None:
-        self.memory: np.ndarray = memory
-        self.work: Work | None = work
+    memory: np.ndarray
+    work: Work | None = None
 
 
 class Part:
