@@ -160,34 +160,26 @@ class Reader:
 
     def per_layer(self, key: str, n_layers: int, default: int | None = None, least: int = 1) -> list[int]:
         """An integer for each layer, from an array or one integer for all layers."""
-        full = f"{self.prefix}.{key}"
-        value = self.file.metadata.get(full)
         if not self.is_array(key):
             return [self.size(key, default, least)] * n_layers
-        values: list[int] = (
-            [int(v) for v in self.file.get(full, list[bool])]
-            if isinstance(value, np.ndarray) and value.dtype.kind == "b"
-            else self.file.get(full, list[int])
-        )
-        if len(values) < n_layers:
-            raise LoadError(f"{full}: expected an integer for each of {n_layers} layers, got {len(values)}")
+        are_flags = self.file.metadata[f"{self.prefix}.{key}"].dtype.kind == "b"
+        values = [int(v) for v in self.get(key, list[bool] if are_flags else list[int], None)]
+        are_enough = len(values) >= n_layers
+        self.expect(are_enough, key, f"an integer for each of {n_layers} layers", len(values))
         wrong = next((v for v in values[:n_layers] if not least <= v < 2**31), None)
-        if wrong is not None:
-            raise LoadError(f"{full}: expected integers from {least} to 2^31 - 1, got {wrong}")
+        self.expect(wrong is None, key, f"integers from {least} to 2^31 - 1", wrong)
         return values[:n_layers]
 
     def amounts(self, key: str, n_layers: int) -> list[float]:
         """An `amount` for each layer, from an array or one number for all layers; 0 where there is no key."""
         if not self.is_array(key):
             return [self.amount(key)] * n_layers
-        full = f"{self.prefix}.{key}"
-        values: list[float] = self.file.get(full, list[float])
-        if len(values) < n_layers:
-            raise LoadError(f"{full}: expected a number for each of {n_layers} layers, got {len(values)}")
+        values: list[float] = self.get(key, list[float], None)
+        are_enough = len(values) >= n_layers
+        self.expect(are_enough, key, f"a number for each of {n_layers} layers", len(values))
         least, most = RANGES.get(key, USUAL_RANGE)
         wrong = next((v for v in values[:n_layers] if v != 0 and not least <= v <= most), None)
-        if wrong is not None:
-            raise LoadError(f"{full}: expected 0 or numbers from {least:g} to {most:g}, got {wrong}")
+        self.expect(wrong is None, key, f"0 or numbers from {least:g} to {most:g}", wrong)
         return values[:n_layers]
 
     def is_array(self, key: str) -> bool:
