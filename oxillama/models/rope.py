@@ -95,8 +95,7 @@ class Rope:
 
     def _pair(self, rotations: float) -> float:
         """The (fractional) index of the pair with so many rotations in the original context."""
-        with localcontext() as c:
-            c.prec = 30
+        with localcontext(prec=30):
             turns = Decimal(self.original_context) / (Decimal(rotations) * 2 * PI)
             return float(self.n_rot * turns.ln() / (2 * Decimal(self.base).ln()))
 
@@ -108,15 +107,13 @@ def grown_base(base: float, stretch: float, n_rot: int) -> float:
     """base * stretch^(n / (n - 2)), the base of NTK-aware scaling; the same bits on every machine."""
     if stretch == 1 or n_rot <= 2:
         return base
-    with localcontext() as context:
-        context.prec = 30
+    with localcontext(prec=30):
         return float(Decimal(base) * (Decimal(stretch).ln() * n_rot / (n_rot - 2)).exp())
 
 
 def rope_powers(n_rot: int, base: float) -> np.ndarray:
     """float64 (n_rot / 2,): base^(-2i / n_rot), in decimal arithmetic: the same bits on every machine."""
-    with localcontext() as context:
-        context.prec = 30
+    with localcontext(prec=30):
         log = Decimal(base).ln()
         powers = [float((log * (-2 * i) / n_rot).exp()) for i in range(n_rot // 2)]
     return np.array(powers, np.float64)
