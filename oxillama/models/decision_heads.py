@@ -116,7 +116,8 @@ class MarkerBlock:
     def run(self, h: np.ndarray, rows: np.ndarray | slice, n_threads: int) -> np.ndarray:
         """The wanted rows after the block of h, float32 (n, n_embd)."""
         qkv = applied(self.qkv, self.attn_norm.apply(h, np.empty_like(h), n_threads), n_threads)
-        attended = attend_to_all(*np.split(qkv, 3, axis=1), self.heads, n_threads)
+        q, k, v = np.split(qkv, 3, axis=1)
+        attended = attend_to_all(q, k, v, self.heads, n_threads)
         h = h[rows] + applied(self.output, np.ascontiguousarray(attended[rows]), n_threads)
         fed = applied(self.up, self.ffn_norm.apply(h, np.empty_like(h), n_threads), n_threads)
         fed = self.head.activate(fed, "relu", n_threads)

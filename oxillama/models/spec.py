@@ -193,5 +193,5 @@ class Spec:
     def with_layers(self, **changes: Sequence[object]) -> Spec:
         """A copy with other values of these fields, one for each layer."""
         each = (dict(zip(changes, values)) for values in zip(*changes.values()))
-        layers = (replace(layer, **changed) for layer, changed in zip(self.layers, each, strict=True))  # type: ignore[arg-type]
+        layers = (replace(layer, **changed) for layer, changed in zip(self.layers, each, strict=True))
         return replace(self, layers=tuple(layers))
