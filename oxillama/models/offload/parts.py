@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from oxillama.models.weights.packer import Source
 
 if TYPE_CHECKING:
     from oxillama._kernels.linear.linear import Linear as CompiledLinear
-    from oxillama.models.offload.pager import LayerPager
 
 
 Fetch = Callable[[Source, int, np.ndarray], object]
@@ -28,6 +27,14 @@ Fetch = Callable[[Source, int, np.ndarray], object]
 
 ReadExtent = Callable[[Extent, np.ndarray], object]
 """Reads the bytes of an extent into memory, uint8."""
+
+
+class Brings(Protocol):
+    """A pager, as panels see it."""
+
+    def bring(self, panels: PagedPanels) -> np.ndarray:
+        """The memory of their part, when they are in it."""
+        ...
 
 
 class PagedPanels:
@@ -50,7 +57,7 @@ class PagedPanels:
 
     def __init__(
         self,
-        pager: LayerPager | None,
+        pager: Brings | None,
         sources: list[Source],
         cols: int,
         extents: Sequence[Extent | None] | None = None,
