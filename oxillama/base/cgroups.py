@@ -1,4 +1,4 @@
-"""The control groups (version 2) of this process, and the processor time that they grant."""
+"""The control groups of this process, and the processor time that they grant."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ def whole(value: str | None) -> int | None:
         return None
 
 
-def cgroups(root: Path = ROOT) -> list[Path]:
-    """The folders of this process's cgroup and its ancestors, starting with its own."""
-    mount = root / "sys/fs/cgroup"
+def cgroups(root: Path = ROOT, controller: str = "") -> list[Path]:
+    """The folders of this process's cgroup and its ancestors, starting with its own.
+
+    ``controller``: of version 1, such as "memory"; "" for version 2.
+    """
+    mount = root / "sys/fs/cgroup" / controller
     for line in (text(root / "proc/self/cgroup") or "").splitlines():
-        if line.startswith("0::"):
-            own = mount / line[3:].strip("/")
+        parts = line.split(":", 2)
+        if len(parts) == 3 and controller in parts[1].split(","):
+            own = mount / parts[2].strip("/")
             found = [own, *own.parents]
             return [path for path in found if path == mount or mount in path.parents]
     return [mount] if mount.is_dir() else []

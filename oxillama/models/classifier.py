@@ -21,7 +21,6 @@ class Classifier:
 
     Attributes:
         pooling: the token whose hidden state ``h`` is, "cls" (the first) or "last".
-        n_labels: scores of a text.
     """
 
     def __init__(
@@ -32,7 +31,6 @@ class Classifier:
         self.out = out
         self.pooling = pooling
         self.softmax = softmax
-        self.n_labels: int = self.linears()[-1].rows
 
     def linears(self) -> list[Linear]:
         """Its matrices, in the order in which `run` uses them."""

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from oxillama.errors import LoadError
+from oxillama.models.flash_attention import batched_flash_attention, flash_attention_forward
 from oxillama.models.layers.norm import Norm
-from oxillama.models.layers.whole_attention import attend_to_all
 from oxillama.models.projection import applied
 from oxillama.models.sizes import Decision
 from oxillama.models.spec import Spec
@@ -115,10 +115,9 @@ class MarkerBlock:
 
     def run(self, h: np.ndarray, rows: np.ndarray | slice, n_threads: int) -> np.ndarray:
         """The wanted rows after the block of h, float32 (n, n_embd)."""
-        kernels, d = self.head.kernels, h.shape[1]
         qkv = applied(self.qkv, self.attn_norm.apply(h, np.empty_like(h), n_threads), n_threads)
-        q, k, v = (qkv[:, i * d : i * d + d] for i in range(3))
-        attended = attend_to_all(kernels, q, k, v, self.heads, n_threads)
+        q, k, v = np.split(qkv, 3, axis=1)
+        attended = attend_to_all(q, k, v, self.heads, n_threads)
         h = h[rows] + applied(self.output, np.ascontiguousarray(attended[rows]), n_threads)
         fed = applied(self.up, self.ffn_norm.apply(h, np.empty_like(h), n_threads), n_threads)
         fed = self.head.activate(fed, "relu", n_threads)
@@ -154,17 +153,6 @@ class JointHead(Head):
     (joint blocks). A score weighs how similar an option is to its question before and after that.
     """
 
-    hidden_norm: Norm
-    option_summary_norm: Norm
-    field_norm: Norm
-    option_norm: Norm
-    memory: Linear
-    context: Linear
-    lexical: Linear
-    option_question: Linear
-    question: Linear
-    overall: Linear
-
     def __init__(self, spec: Spec, weights: Weights) -> None:
         super().__init__(spec, weights)
         d, e = spec.n_embd, (*weights.shape("decision.proj_memory.weight"), 0, 0)[1]
@@ -179,19 +167,14 @@ class JointHead(Head):
         )
         self.types: np.ndarray = weights.matrix("token_types.weight", len(TYPES), e)
         self.scales: np.ndarray = weights.vector("decision.scales", 3)
-        for name, width in (("hidden", d), ("option_summary", e), ("field", e), ("option", e)):
-            setattr(self, f"{name}_norm", self.norm(f"decision.{name}_norm", width))
-        self.memory, self.context, self.lexical, self.option_question, self.question, self.overall = (
-            self.linear(f"decision.proj_{name}", e, d)
-            for name in (
-                "memory",
-                "option_context",
-                "option_lexical",
-                "option_question",
-                "question",
-                "global",
-            )
-        )
+        self.norms: dict[str, Norm] = {
+            name: self.norm(f"decision.{name}_norm", d if name == "hidden" else e)
+            for name in ("hidden", "option_summary", "field", "option")
+        }
+        parts = ("memory", "option_context", "option_lexical", "option_question", "question", "global")
+        self.matrices: dict[str, Linear] = {
+            name: self.linear(f"decision.proj_{name}", e, d) for name in parts
+        }
         routing, joint = self.decision.routing_blocks, self.decision.n_blocks
         self.routing: list[JointBlock] = [JointBlock(self, i, e, False) for i in range(routing)]
         self.joint: list[JointBlock] = [JointBlock(self, routing + i, e, True) for i in range(joint)]
@@ -218,26 +201,36 @@ class JointHead(Head):
             n_options: of each question.
         """
         owner = np.repeat(np.arange(len(questions)), n_options)
-        x = self.hidden_norm.apply(x, np.empty_like(x), n_threads)
+
+        def projected(name: str, y: np.ndarray) -> np.ndarray:
+            return applied(self.matrices[name], y, n_threads)
+
+        def normed(name: str, y: np.ndarray) -> np.ndarray:
+            return self.norms[name].apply(y, np.empty_like(y), n_threads)
+
+        x = normed("hidden", x)
         rows = np.empty((len(tokens), x.shape[1]), np.float32)
         self.table.lookup(np.array(tokens, np.int64), rows)
         q, c, lexical = means(x, questions), means(x, options), means(rows, options)
-        memory = applied(self.memory, x, n_threads)
-        o = applied(self.context, c, n_threads) + applied(self.lexical, lexical, n_threads)
-        o = o + applied(self.option_question, q, n_threads)[owner]
+        memory = projected("memory", x)
+        o = projected("option_context", c) + projected("option_lexical", lexical)
+        o = o + projected("option_question", q)[owner]
         for block in self.routing:
             o = block.run(o, memory, n_threads)
-        f = applied(self.question, q, n_threads)
-        parts = [(1, n) for n in n_options]
-        summary = attend_to_all(self.kernels, f, o, o, 1, n_threads, parts)
-        f = f + self.option_summary_norm.apply(summary, summary, n_threads)
-        f = f + applied(self.overall, np.ascontiguousarray(x[-1:]), n_threads)
+        f = projected("question", q)
+        of_questions = np.split(o, np.cumsum(n_options)[:-1])
+        summary = batched_flash_attention(
+            np.split(f, len(f)), of_questions, of_questions, 1, f.shape[1], num_threads=n_threads,
+            causal_mask=False,
+        )  # fmt: skip
+        f = f + normed("option_summary", np.concatenate(summary))
+        f = f + projected("global", np.ascontiguousarray(x[-1:]))
         f = f + self.types[[TYPES[kind] for kind in kinds]]
         for block in self.joint:
             f = block.run(f, memory, n_threads)
-        f = self.field_norm.apply(f, np.empty_like(f), n_threads)[owner]
+        f = normed("field", f)[owner]
         prior = cosines(lexical, (q + x[-1])[owner])
-        o = self.option_norm.apply(o, np.empty_like(o), n_threads)
+        o = normed("option", o)
         pairs = np.concatenate([f, o, f * o, np.abs(f - o)], axis=1)
         rest = self.activate(applied(self.scorer, pairs, n_threads), "gelu_erf", n_threads)
         rest = applied(self.scorer_out, rest, n_threads)[:, 0]
@@ -271,7 +264,7 @@ class JointBlock:
         of_q, of_k, of_v, of_output = matrices
         q = applied(of_q, x, n_threads)
         k, v = (applied(matrix, memory, n_threads) for matrix in (of_k, of_v))
-        return applied(of_output, attend_to_all(self.head.kernels, q, k, v, self.heads, n_threads), n_threads)
+        return applied(of_output, attend_to_all(q, k, v, self.heads, n_threads), n_threads)
 
     def run(self, x: np.ndarray, memory: np.ndarray, n_threads: int) -> np.ndarray:
         """float32 (n, e): the rows x (n, e) after the block; ``memory`` is float32 (tokens, e)."""
@@ -285,6 +278,12 @@ class JointBlock:
         fed = applied(self.up, self.ffn_norm.apply(x, np.empty_like(x), n_threads), n_threads)
         fed = self.head.activate(fed, "gelu_erf", n_threads)
         return np.asarray(x + applied(self.down, fed, n_threads))
+
+
+def attend_to_all(q: np.ndarray, k: np.ndarray, v: np.ndarray, heads: int, n_threads: int) -> np.ndarray:
+    """float32 (n, width): softmax(q k^T / sqrt(width / heads)) v of each head, for q (n, width)."""
+    dim = q.shape[1] // heads
+    return flash_attention_forward(q, k, v, heads, dim, causal_mask=False, num_threads=n_threads)
 
 
 def summed(x: np.ndarray, axis: int) -> np.ndarray:

@@ -7,7 +7,7 @@ values. Results have the same bits for every instruction set, number of threads 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -117,11 +117,7 @@ def batched_flash_attention(
     runs = [run for i in range(len(q)) for run in _runs(i, queries[i], keys[i], values[i], ordered)]
 
     attention = best().attention
-    shape = attention.KvShape(1, kv_heads, head_dim, value_dim, KV_TYPES["f32"], KV_TYPES["f32"], PAGE)
-    tables = page_tables([len(x) for x in keys])
-    n_pages = int(tables.max()) + 1
-    pages = PageTable(shape.page_bytes)
-    pages.put(0, aligned_empty(n_pages * shape.page_bytes).reshape(n_pages, -1))
+    shape, pages, tables = new_pages(attention, [len(x) for x in keys], kv_heads, head_dim, value_dim)
 
     def batch(of: list[Run]) -> Any:
         row_start = np.cumsum([0, *(run.rows for run in of)], dtype=np.int32)
@@ -198,6 +194,30 @@ def _rows(x: np.ndarray, name: str, heads: int, dim: int | None) -> np.ndarray:
         wanted = f"({heads},)" if dim is None else f"(n, {heads}, {dim}) or (n, {heads * dim})"
         raise ConfigError(f"{name}: expected real numbers of shape {wanted}, got {x.dtype} {x.shape}")
     return np.ascontiguousarray(x.reshape(len(x), heads * dim) if dim else x, np.float32)
+
+
+def new_pages(
+    attention: Any,
+    lengths: list[int],
+    kv_heads: int,
+    key_dim: int,
+    value_dim: int,
+    memory: Callable[[int], np.ndarray] = aligned_empty,
+) -> tuple[Any, PageTable, np.ndarray]:
+    """Pages of keys and values in float32 for sequences of these lengths.
+
+    Args:
+        attention: of the kernels.
+        memory: uint8 (n,), for a number of bytes.
+
+    Returns:
+        the kernels' `KvShape`, the pages, and `page_tables`
+    """
+    shape = attention.KvShape(1, kv_heads, key_dim, value_dim, KV_TYPES["f32"], KV_TYPES["f32"], PAGE)
+    tables, pages = page_tables(lengths), PageTable(shape.page_bytes)
+    n_pages = int(tables.max()) + 1
+    pages.put(0, memory(n_pages * shape.page_bytes).reshape(n_pages, -1))
+    return shape, pages, tables
 
 
 def page_tables(lengths: list[int]) -> np.ndarray:

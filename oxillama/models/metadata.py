@@ -127,33 +127,30 @@ class Reader:
         """An integer from ``least`` to 2^31 - 1, or to the limit in `SIZES`."""
         value: int = self.get(key, int, default)
         most = SIZES.get(key, 2**31 - 1)
-        if not least <= value <= most:
-            words = "2^31 - 1" if most == 2**31 - 1 else str(most)
-            raise LoadError(f"{self.prefix}.{key}: expected an integer from {least} to {words}, got {value}")
+        words = "2^31 - 1" if most == 2**31 - 1 else str(most)
+        self.expect(least <= value <= most, key, f"an integer from {least} to {words}", value)
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A number in the range that `RANGES` has for the key."""
         value: float = self.get(key, float, default)
         least, most = RANGES.get(key, USUAL_RANGE)
-        if not least <= value <= most:
-            raise LoadError(f"{self.prefix}.{key}: expected a number from {least:g} to {most:g}, got {value}")
+        self.expect(least <= value <= most, key, f"a number from {least:g} to {most:g}", value)
         return value
 
     def amount(self, key: str, default: float = 0.0) -> float:
         """0, or a number in the range that `RANGES` has for the key."""
         value: float = self.get(key, float, default)
         least, most = RANGES.get(key, USUAL_RANGE)
-        if value != 0 and not least <= value <= most:
-            expected = f"expected 0 or a number from {least:g} to {most:g}"
-            raise LoadError(f"{self.prefix}.{key}: {expected}, got {value}")
+        is_good = value == 0 or least <= value <= most
+        self.expect(is_good, key, f"0 or a number from {least:g} to {most:g}", value)
         return value
 
     def factor(self, key: str, default: float = 1.0) -> float:
         """As `amount`, with ``default`` in place of 0."""
         return self.amount(key, default) or default
 
-    def flag(self, key: str, default: bool) -> bool:
+    def flag(self, key: str, default: bool = False) -> bool:
         value: bool = self.get(key, bool, default)
         return value
 
@@ -163,34 +160,26 @@ class Reader:
 
     def per_layer(self, key: str, n_layers: int, default: int | None = None, least: int = 1) -> list[int]:
         """An integer for each layer, from an array or one integer for all layers."""
-        full = f"{self.prefix}.{key}"
-        value = self.file.metadata.get(full)
         if not self.is_array(key):
             return [self.size(key, default, least)] * n_layers
-        values: list[int] = (
-            [int(v) for v in self.file.get(full, list[bool])]
-            if isinstance(value, np.ndarray) and value.dtype.kind == "b"
-            else self.file.get(full, list[int])
-        )
-        if len(values) < n_layers:
-            raise LoadError(f"{full}: expected an integer for each of {n_layers} layers, got {len(values)}")
+        are_flags = self.file.metadata[f"{self.prefix}.{key}"].dtype.kind == "b"
+        values = [int(v) for v in self.get(key, list[bool] if are_flags else list[int], None)]
+        are_enough = len(values) >= n_layers
+        self.expect(are_enough, key, f"an integer for each of {n_layers} layers", len(values))
         wrong = next((v for v in values[:n_layers] if not least <= v < 2**31), None)
-        if wrong is not None:
-            raise LoadError(f"{full}: expected integers from {least} to 2^31 - 1, got {wrong}")
+        self.expect(wrong is None, key, f"integers from {least} to 2^31 - 1", wrong)
         return values[:n_layers]
 
     def amounts(self, key: str, n_layers: int) -> list[float]:
         """An `amount` for each layer, from an array or one number for all layers; 0 where there is no key."""
         if not self.is_array(key):
             return [self.amount(key)] * n_layers
-        full = f"{self.prefix}.{key}"
-        values: list[float] = self.file.get(full, list[float])
-        if len(values) < n_layers:
-            raise LoadError(f"{full}: expected a number for each of {n_layers} layers, got {len(values)}")
+        values: list[float] = self.get(key, list[float], None)
+        are_enough = len(values) >= n_layers
+        self.expect(are_enough, key, f"a number for each of {n_layers} layers", len(values))
         least, most = RANGES.get(key, USUAL_RANGE)
         wrong = next((v for v in values[:n_layers] if v != 0 and not least <= v <= most), None)
-        if wrong is not None:
-            raise LoadError(f"{full}: expected 0 or numbers from {least:g} to {most:g}, got {wrong}")
+        self.expect(wrong is None, key, f"0 or numbers from {least:g} to {most:g}", wrong)
         return values[:n_layers]
 
     def is_array(self, key: str) -> bool:
@@ -198,11 +187,15 @@ class Reader:
 
     def sections(self, key: str) -> tuple[int, ...]:
         """Up to four integers >= 0, or () where the key is absent."""
-        full = f"{self.prefix}.{key}"
         values: list[int] = self.get(key, list[int], [])
-        if len(values) > 4 or any(not 0 <= v < 2**31 for v in values):
-            raise LoadError(f"{full}: expected up to four integers >= 0, got {values!r:.60}")
+        is_good = len(values) <= 4 and all(0 <= v < 2**31 for v in values)
+        self.expect(is_good, key, "up to four integers >= 0", f"{values!r:.60}")
         return tuple(values)
+
+    def expect(self, good: object, key: str, wanted: str, got: object) -> None:
+        """Raises LoadError unless something that a key states is ``good``."""
+        if not good:
+            raise LoadError(f"{self.prefix}.{key}: expected {wanted}, got {got}")
 
     def refuse(self, key: str, harmless: tuple[object, ...]) -> None:
         """Raises LoadError if the file states a key with another value than the ``harmless`` ones."""

@@ -21,18 +21,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oxillama._kernels import Kernels
 from oxillama.models.decoder import Carried, Decoder
-from oxillama.models.frequencies import load_frequencies
+from oxillama.models.drafts.draft_model import DraftInput, DraftModel
 from oxillama.models.layers.gated_streams import GatedMix
 from oxillama.models.layers.head_norm import HeadNorm
 from oxillama.models.layers.hyper_connections import streams_of
-from oxillama.models.layers.layer import AnyLayer, load_layer
+from oxillama.models.layers.layer import load_layer
 from oxillama.models.layers.norm import Norm, load_norm
 from oxillama.models.layers.recurrent import assign_state_offsets
 from oxillama.models.metadata import Reader
 from oxillama.models.spec import LayerSpec, Spec
-from oxillama.models.weights.linear import Embedding, Linear, PanelStore
 from oxillama.models.weights.loader import Weights
 from oxillama.models.workspace import STREAMS, Batch, Step, Threads, Workspace
 
@@ -70,36 +68,21 @@ def block_layer(spec: Spec, weights: Weights) -> LayerSpec:
     return replace(layer, selected_by=i) if chooses and spec.selector else layer
 
 
-class NextTokenInput:
-    """The input of a block for next-token prediction.
-
-    Attributes:
-        hidden: float32 (rows, n_embd), the hidden states of the next pass; set before it.
-        observed: whether they are the model's, not the block's own, which makes no difference here.
-    """
-
-    observed: bool = True
+class NextTokenInput(DraftInput):
+    """The input of a block for next-token prediction: ``hidden`` is float32 (rows, n_embd), and whether it is
+    ``observed`` makes no difference."""
 
     def __init__(self, spec: Spec, weights: Weights, block: str) -> None:
         d, own = spec.n_embd, f"{block}.embed_tokens.weight"
-        name = own if weights.has(own) else "token_embd.weight"
-        self.tokens: Embedding = weights.embedding(name, spec.n_vocab, d)
+        table = weights.embedding(own if weights.has(own) else "token_embd.weight", spec.n_vocab, d)
+        super().__init__(table, weights.linear([(f"{block}.eh_proj", d)], 2 * d))
         self.token_norm: Norm = load_norm(spec, weights, f"{block}.enorm")
-        self.projection: Linear = weights.linear([(f"{block}.eh_proj", d)], 2 * d)
         self.scale: float = spec.embedding_scale
-        self.hidden: np.ndarray = np.zeros((0, d), np.float32)
         self.load_state_norm(spec, weights, f"{block}.hnorm")
 
     def load_state_norm(self, spec: Spec, weights: Weights, name: str) -> None:
         """Loads the norm of the states."""
         self.state_norm: Norm = load_norm(spec, weights, name)
-
-    def tables(self) -> list[Embedding]:
-        """The tables of embeddings."""
-        return [self.tokens]
-
-    def linears(self) -> list[Linear]:
-        return [self.projection]
 
     def look_up(self, batch: Batch, x: np.ndarray, step: Step) -> None:
         """x (n, d) = the input of the block for the batch's tokens and the given states."""
@@ -110,7 +93,7 @@ class NextTokenInput:
     def with_tokens(self, batch: Batch, x: np.ndarray, step: Step) -> np.ndarray:
         """float32 (n, 2 d): the normed embeddings, and place for the states; x (n, d) is overwritten."""
         both: np.ndarray = step.work.rows["next_token", len(x), self.projection.cols]
-        self.tokens.lookup(batch.tokens, x)
+        self.table.lookup(batch.tokens, x)
         if self.scale != 1:
             x *= np.float32(self.scale)
         both[:, : x.shape[1]] = self.token_norm.apply(x, x, step.n_threads)
@@ -142,13 +125,8 @@ class StreamedInput(NextTokenInput):
             streams[:, first : first + d] = x
 
 
-class NextTokenHead(Decoder):
-    """The MTP layer of a file: a model of one layer, with the output matrix of its model.
-
-    Args:
-        spec: of the model.
-        weights: of its file.
-        target: the model.
+class NextTokenHead(DraftModel):
+    """The MTP layer of a file: a model of one layer, with the output matrix of its model; see `DraftModel`.
 
     Raises:
         LoadError: a tensor is missing or has a wrong shape.
@@ -159,7 +137,6 @@ class NextTokenHead(Decoder):
     """
 
     inputs: NextTokenInput  # type: ignore[assignment]
-    tapped: tuple[int, ...] = ()
     is_streamed = False
     new_inputs: Callable[[Spec, Weights, str], NextTokenInput] = NextTokenInput
 
@@ -167,7 +144,7 @@ class NextTokenHead(Decoder):
         i, layer = spec.n_layers, block_layer(spec, weights)
         block = f"blk.{i}.nextn"
         others = tuple(replace(each, n_kv_heads=0, selected_by=None) for each in spec.layers)
-        self.spec: Spec = replace(
+        own_spec = replace(
             spec,
             family=spec.family if self.is_streamed else replace(spec.family, streams=""),
             layers=(*others, layer),
@@ -175,26 +152,17 @@ class NextTokenHead(Decoder):
             part=None,
             selector=None if layer.selected_by is None else spec.selector,
         )
-        self.kernels: Kernels = weights.kernels
-        self.context: int = target.context
-        self.store: PanelStore = target.store  # has the output matrix
-        self.inputs = self.new_inputs(self.spec, weights, block)
-        self.streams: Any | None = None
-        self.classifier: Any | None = None
-        self.projection: Any | None = None
-        self.layers: list[AnyLayer] = [load_layer(self.spec, i, weights)]
+        super().__init__(own_spec, weights, target)
+        self.inputs = self.new_inputs(own_spec, weights, block)
+        self.layers = [load_layer(own_spec, i, weights)]
         blocks = [each for each in self.layers[0].blocks() if hasattr(each, "state_floats")]
         self.state_floats, self.record_floats = assign_state_offsets(blocks)
         norms = (f"{block}.shared_head_norm", f"blk.{i}.layer_output_norm")
         own = next((name for name in norms if weights.has(f"{name}.weight")), None)
-        self.output_norm: Norm | None = load_norm(spec, weights, own) if own else target.output_norm
+        self.output_norm = load_norm(spec, weights, own) if own else target.output_norm
         head = f"{block}.shared_head_head"
-        self.output = target.output
         if weights.has(f"{head}.weight"):
             self.output = weights.linear([(head, spec.n_vocab)], spec.n_embd)
-        self.frequencies: list[np.ndarray] = [
-            load_frequencies(spec, k, weights, self.context) for k in range(len(spec.ropes))
-        ]
 
 
 class StreamedHead(NextTokenHead):

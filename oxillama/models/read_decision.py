@@ -30,10 +30,8 @@ def read_decision(read: Reader, n_layers: int) -> Decision | None:
         return None
     n_blocks = read.size("decision.block_count", 0, least=0)
     routing = read.size("decision.routing_block_count", 0, least=0)
-    if max(n_blocks, routing) > MAX_BLOCKS:
-        raise LoadError(
-            f"{read.prefix}.decision.block_count: expected at most {MAX_BLOCKS}, got {max(n_blocks, routing)}"
-        )
+    most = max(n_blocks, routing)
+    read.expect(most <= MAX_BLOCKS, "decision.block_count", f"at most {MAX_BLOCKS}", most)
     heads: tuple[int, ...] = (read.size("decision.head_count", 1),)
     widths: tuple[int, ...] = ()
     if kind in IN_BLOCKS:

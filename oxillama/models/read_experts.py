@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from oxillama.errors import LoadError
 from oxillama.models.family import Family
 from oxillama.models.metadata import Reader
 from oxillama.models.sizes import Experts
@@ -32,8 +31,8 @@ def read_used(read: Reader, family: Family, widths: list[int]) -> tuple[list[int
     if family.routing is None or not any(has):
         return [0] * n_layers, [0] * n_layers
     n, counts = read.size("expert_count"), read.per_layer("expert_used_count", n_layers, least=0)
-    if any(here and not 0 < count <= n for here, count in zip(has, counts)):
-        raise LoadError(f"{read.prefix}.expert_used_count: expected 1 to {n} experts, got {counts}")
+    are_there = all(0 < count <= n for here, count in zip(has, counts) if here)
+    read.expect(are_there, "expert_used_count", f"1 to {n} experts", counts)
     parts = counts if family.routing.width == "ff/used" else [1] * n_layers
     stated = read.per_layer("expert_feed_forward_length", n_layers, 0, least=0)
     found = [stated[i] or widths[i] // parts[i] if has[i] else 0 for i in range(n_layers)]
@@ -46,8 +45,7 @@ def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) ->
     if routing is None or first is None:
         return None
     n, used = read.size("expert_count"), max(layer.experts for layer in layers)
-    if n > MAX_EXPERTS:
-        raise LoadError(f"{read.prefix}.expert_count: expected at most {MAX_EXPERTS}, got {n}")
+    read.expect(n <= MAX_EXPERTS, "expert_count", f"at most {MAX_EXPERTS}", n)
     shared = read.size("expert_shared_feed_forward_length", 0, least=0)
     if routing.shared_width in ("expert", "counted"):
         count = read.size("expert_shared_count", int(routing.shared_width == "expert"), least=0)
@@ -56,19 +54,17 @@ def read_experts(read: Reader, family: Family, layers: tuple[LayerSpec, ...]) ->
     elif routing.shared_width == "ff" and not shared:
         shared = first.n_ff
     number = read.size("expert_gating_func", 0, least=0)
-    if number not in (0, *GATINGS):
-        raise LoadError(
-            f"{read.prefix}.expert_gating_func: expected one of {', '.join(map(str, GATINGS))}, got {number}"
-        )
+    known = f"one of {', '.join(map(str, GATINGS))}"
+    read.expect(number in (0, *GATINGS), "expert_gating_func", known, number)
     groups = read.size("expert_group_count", 1, least=0) or 1
     kept = read.size("expert_group_used_count", 1, least=0) or 1
-    if groups > 1 and (n % groups or kept > groups or used > kept * (n // groups)):
-        found = f"{used} of {n} experts from {kept} of {groups} groups"
-        raise LoadError(f"{read.prefix}.expert_group_count: expected groups of enough experts, got {found}")
     gating = GATINGS.get(number, routing.gating)
-    if groups > 1 and (gating == "softmax_after_topk" or routing.scales_input):
-        key = f"{read.prefix}.expert_group_count"
-        raise LoadError(f"{key}: expected 1 group for experts chosen by their logits, got {groups}")
+    if groups > 1:
+        key, found = "expert_group_count", f"{used} of {n} experts from {kept} of {groups} groups"
+        are_enough = not n % groups and kept <= groups and used <= kept * (n // groups)
+        read.expect(are_enough, key, "groups of enough experts", found)
+        by_logits = gating == "softmax_after_topk" or routing.scales_input
+        read.expect(not by_logits, key, "1 group for experts chosen by their logits", groups)
     return Experts(
         n_experts=n,
         shared_width=shared,

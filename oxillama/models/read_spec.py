@@ -114,8 +114,7 @@ def count_layers(read: Reader, drafts: bool = False) -> int:
     n -= 0 if drafts else read.size("nextn_predict_layers", 0, least=0) + n_head_blocks(read)
     if read.has("hrm.h_cycles"):  # layers of several passes, which share their tensors
         most = MAX_PASSES
-    if n < 1 or n > most:
-        raise LoadError(f"{read.prefix}.block_count: expected 1 to {most} (the file's tensors), got {n}")
+    read.expect(1 <= n <= most, "block_count", f"1 to {most} (the file's tensors)", n)
     return n
 
 
@@ -159,8 +158,8 @@ def read_layers(read: Reader, family: Family, n_embd: int, n: int) -> tuple[Laye
     """Sizes of all ``n`` layers."""
     heads, kv_heads = read_heads(read, family, n)
     first = next(n for n in heads if n)
-    if n_embd % first and not read.has("attention.key_length"):
-        raise LoadError(f"{read.prefix}.embedding_length: expected a multiple of {first} heads, got {n_embd}")
+    has_width = not n_embd % first or read.has("attention.key_length")
+    read.expect(has_width, "embedding_length", f"a multiple of {first} heads", n_embd)
     key_dim = read.size("attention.key_length", n_embd // first or 1)
     value_dim = read.size("attention.value_length", n_embd // first or 1)
     if not family.feed_forward:
@@ -225,8 +224,7 @@ def read_heads(read: Reader, family: Family, n_layers: int) -> tuple[list[int], 
         return [1] * n_layers, [0] * n_layers
     least = 0 if family.recurrent_mixer or family.idle_layers else 1
     heads = read.per_layer("attention.head_count", n_layers, least=least)
-    if not any(heads):
-        raise LoadError(f"{read.prefix}.attention.head_count: expected heads in some layer, got 0 in all")
+    read.expect(any(heads), "attention.head_count", "heads in some layer", "0 in all")
     if not read.has("attention.head_count_kv"):
         return heads, heads
     return heads, read.per_layer("attention.head_count_kv", n_layers, least=least)
@@ -254,10 +252,10 @@ def read_ropes(
     n_rot = read.size("rope.dimension_count", full)
     n_local = read.size("rope.dimension_count_swa", n_rot)
     for key, n, dim in (("dimension_count", n_rot, full), ("dimension_count_swa", n_local, local)):
-        if n % 2 or (n > dim and family.mixer == "attention"):
-            raise LoadError(f"{read.prefix}.rope.{key}: expected an even number up to {dim}, got {n}")
-        if n != dim and family.whole_rotation:
-            raise LoadError(f"{read.prefix}.rope.{key}: expected {dim}, the width of a head, got {n}")
+        is_part = not n % 2 and (n <= dim or family.mixer != "attention")
+        read.expect(is_part, f"rope.{key}", f"an even number up to {dim}", n)
+        is_whole = n == dim or not family.whole_rotation
+        read.expect(is_whole, f"rope.{key}", f"{dim}, the width of a head", n)
     rope = read_rope(read, family.rope == "neox", n_rot, context)
     base = read.number("rope.freq_base_swa", family.local_base or rope.base)
     if family.local_rope == "plain":
@@ -286,26 +284,21 @@ def read_buckets(read: Reader) -> int:
     """Buckets of distances, half of them for keys behind the query."""
     key = "attention.relative_buckets_count"
     n = read.size(key)
-    if n % 4 or not 8 <= n <= MAX_BUCKETS:
-        raise LoadError(f"{read.prefix}.{key}: expected a multiple of 4 from 8 to {MAX_BUCKETS}, got {n}")
+    read.expect(not n % 4 and 8 <= n <= MAX_BUCKETS, key, f"a multiple of 4 from 8 to {MAX_BUCKETS}", n)
     return n
 
 
 def read_pooling(read: Reader) -> str:
     number = read.size("pooling_type", 0, least=0)
-    if number not in POOLINGS:
-        raise LoadError(
-            f"{read.prefix}.pooling_type: expected one of {', '.join(map(str, POOLINGS))}, got {number}"
-        )
+    read.expect(number in POOLINGS, "pooling_type", f"one of {', '.join(map(str, POOLINGS))}", number)
     return POOLINGS[number] if number else ""
 
 
 def read_labels(read: Reader) -> tuple[str, ...]:
     """Names of a classifier's labels, in the order of its rows."""
-    labels: list[str] = read.get("classifier.output_labels", list[str], [])
-    if len(labels) > MAX_LABELS:
-        key = f"{read.prefix}.classifier.output_labels"
-        raise LoadError(f"{key}: expected at most {MAX_LABELS} labels, got {len(labels)}")
+    key = "classifier.output_labels"
+    labels: list[str] = read.get(key, list[str], [])
+    read.expect(len(labels) <= MAX_LABELS, key, f"at most {MAX_LABELS} labels", len(labels))
     return tuple(labels)
 
 
@@ -313,10 +306,8 @@ def check_heads(spec: Spec, read: Reader) -> Spec:
     """Returns ``spec``. Raises LoadError where query heads are not a multiple of key heads."""
     for layer in spec.layers:
         heads, shared = layer.n_heads, layer.n_kv_heads
-        if shared and (heads % shared or not heads):
-            raise LoadError(
-                f"{read.prefix}.attention.head_count: expected a multiple of {shared} key heads, got {heads}"
-            )
+        is_multiple = not shared or (heads and not heads % shared)
+        read.expect(is_multiple, "attention.head_count", f"a multiple of {shared} key heads", heads)
     return spec
 
 

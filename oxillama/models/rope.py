@@ -13,7 +13,6 @@ from decimal import Decimal, localcontext
 
 import numpy as np
 
-from oxillama.errors import LoadError
 from oxillama.models.metadata import Reader
 
 MAGNITUDES = 1e-3, 1e3
@@ -96,8 +95,7 @@ class Rope:
 
     def _pair(self, rotations: float) -> float:
         """The (fractional) index of the pair with so many rotations in the original context."""
-        with localcontext() as c:
-            c.prec = 30
+        with localcontext(prec=30):
             turns = Decimal(self.original_context) / (Decimal(rotations) * 2 * PI)
             return float(self.n_rot * turns.ln() / (2 * Decimal(self.base).ln()))
 
@@ -109,15 +107,13 @@ def grown_base(base: float, stretch: float, n_rot: int) -> float:
     """base * stretch^(n / (n - 2)), the base of NTK-aware scaling; the same bits on every machine."""
     if stretch == 1 or n_rot <= 2:
         return base
-    with localcontext() as context:
-        context.prec = 30
+    with localcontext(prec=30):
         return float(Decimal(base) * (Decimal(stretch).ln() * n_rot / (n_rot - 2)).exp())
 
 
 def rope_powers(n_rot: int, base: float) -> np.ndarray:
     """float64 (n_rot / 2,): base^(-2i / n_rot), in decimal arithmetic: the same bits on every machine."""
-    with localcontext() as context:
-        context.prec = 30
+    with localcontext(prec=30):
         log = Decimal(base).ln()
         powers = [float((log * (-2 * i) / n_rot).exp()) for i in range(n_rot // 2)]
     return np.array(powers, np.float64)
@@ -130,15 +126,13 @@ def log_of(x: float) -> float:
 
 def refuse_base_1(read: Reader, key: str, base: float) -> None:
     """Raises LoadError for a base whose pairs all turn alike, between which YaRN has no ramp."""
-    if base == 1:
-        raise LoadError(f"{read.prefix}.{key}: expected another base than 1 for YaRN, got 1")
+    read.expect(base != 1, key, "another base than 1 for YaRN", 1)
 
 
 def read_rope(read: Reader, neox: bool, n_rot: int, context_length: int) -> Rope:
     """The rotation that a file states. Raises LoadError for an unknown scaling or an impossible number."""
     kind = read.text("rope.scaling.type", "linear")
-    if kind not in KINDS:
-        raise LoadError(f"{read.prefix}.rope.scaling.type: expected one of {', '.join(KINDS)}, got {kind!r}")
+    read.expect(kind in KINDS, "rope.scaling.type", f"one of {', '.join(KINDS)}", repr(kind))
     factor = read.amount("rope.scaling.factor", read.amount("rope.scale_linear")) or 1.0
     alpha = read.amount("rope.scaling.alpha")
     base = read.number("rope.freq_base", 10000.0)
@@ -154,11 +148,8 @@ def read_rope(read: Reader, neox: bool, n_rot: int, context_length: int) -> Rope
     else:
         magnitude *= read.number("rope.scaling.yarn_attn_factor", 1.0)
     least, most = MAGNITUDES
-    if not least <= magnitude <= most:
-        factors = "rope.scaling.attn_factor, yarn_attn_factor and yarn_log_multiplier"
-        raise LoadError(
-            f"{read.prefix}.{factors}: expected a magnitude from {least:g} to {most:g}, got {magnitude}"
-        )
+    factors = "rope.scaling.attn_factor, yarn_attn_factor and yarn_log_multiplier"
+    read.expect(least <= magnitude <= most, factors, f"a magnitude from {least:g} to {most:g}", magnitude)
     return Rope(
         n_rot=n_rot,
         neox=neox,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -188,3 +189,9 @@ class Spec:
     def each_layer(self, **changes: object) -> Spec:
         """A copy with these changes in every layer."""
         return replace(self, layers=tuple(replace(layer, **changes) for layer in self.layers))  # type: ignore[arg-type]
+
+    def with_layers(self, **changes: Sequence[object]) -> Spec:
+        """A copy with other values of these fields, one for each layer."""
+        each = (dict(zip(changes, values)) for values in zip(*changes.values()))
+        layers = (replace(layer, **changed) for layer, changed in zip(self.layers, each, strict=True))
+        return replace(self, layers=tuple(layers))

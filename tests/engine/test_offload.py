@@ -20,7 +20,7 @@ from oxillama.gguf.extent import OpenFile
 from oxillama.models.offload import pager as pager_module
 from oxillama.models.offload.direct import DirectReads
 from oxillama.models.offload.parts import PagedMatrix
-from oxillama.models.offload.pressure import MemoryState
+from oxillama.models.offload.pressure import MemoryPressureProbe, MemoryState
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import until
 
@@ -119,8 +119,8 @@ def test_a_packed_file_is_read_past_the_cache_where_that_could_not_keep_it(
     least, read = budgets(path)[0], direct_reads(monkeypatch)
 
     def n_read(available: int, **options: Any) -> int:
-        probe = pager_module.MemoryPressureProbe([lambda: MemoryState(1 << 40, available)])
-        monkeypatch.setattr("oxillama.models.offload.store.MemoryPressureProbe", lambda: probe)
+        probe = MemoryPressureProbe([lambda: MemoryState(1 << 40, available)])
+        monkeypatch.setattr("oxillama.models.offload.pager.MemoryPressureProbe", lambda: probe)
         read.clear()
         with InferenceEngine.from_gguf(path, offload_budget=least, **options) as engine:
             assert texts(engine) == expected
@@ -196,8 +196,8 @@ def test_an_idle_engine_gives_memory_back(path: Path, monkeypatch: pytest.Monkey
     with InferenceEngine(path) as engine:
         expected = engine.generate("once", max_tokens=4, temperature=0)
     left = [1 << 40]
-    probe = pager_module.MemoryPressureProbe([lambda: MemoryState(1 << 40, left[0])])
-    monkeypatch.setattr("oxillama.models.offload.store.MemoryPressureProbe", lambda: probe)
+    probe = MemoryPressureProbe([lambda: MemoryState(1 << 40, left[0])])
+    monkeypatch.setattr("oxillama.models.offload.pager.MemoryPressureProbe", lambda: probe)
     with InferenceEngine.from_gguf(path, offload_budget=total) as engine:
         pager = engine.layer_pager()
         assert pager is not None

@@ -11,7 +11,7 @@ from oxillama.engine.sequence import Sequence
 from oxillama.errors import KvCacheFullError
 from tests.support.kernels import NAMES, PRESENT, same_bits
 from tests.support.spread import each, pairs
-from tests.support.tiny_models import WIDE, Running, Tiny, stated, tokens_of
+from tests.support.tiny_models import WIDE, Running, Tiny, divergence, stated, tokens_of
 
 MODELS = {
     "plain": Tiny(),
@@ -24,8 +24,10 @@ MODELS = {
     "fused with biases": Tiny(fused=True, biases=True),
     "biases everywhere": Tiny(biases=True),
     "rope factors": Tiny(rope_freqs=True),
-    "linear rope": Tiny(rope_factor=4.0),
-    "another base": Tiny(rope_base=500000.0),
+    "linear rope": Tiny(
+        metadata={"llama.rope.scaling.type": ("str", "linear"), "llama.rope.scaling.factor": ("f32", 4.0)}
+    ),
+    "another base": Tiny(metadata={"llama.rope.freq_base": ("f32", 500000.0)}),
     "whole rotation": Tiny(n_rot=24),
     "f16 norms": Tiny(norm_format="F16"),
     "f16": Tiny(formats=("F16",)),
@@ -47,18 +49,6 @@ EXPERTS = {
 }
 EVERY = MODELS | QUANTIZED | EXPERTS
 REFERENCE_FAMILIES = ("llama", "qwen2")
-
-
-def log_softmax(x: np.ndarray) -> np.ndarray:
-    x = x.astype(np.float64)
-    top = x.max(axis=1, keepdims=True)
-    return x - top - np.log(np.exp(x - top).sum(axis=1, keepdims=True))
-
-
-def divergence(reference: np.ndarray, found: np.ndarray) -> float:
-    """Mean KL(reference || found) over rows of logits."""
-    p, q = log_softmax(reference), log_softmax(found)
-    return float((np.exp(p) * (p - q)).sum(axis=1).mean())
 
 
 @pytest.mark.parametrize("name", [*MODELS, *each(QUANTIZED, 3)])

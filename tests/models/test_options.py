@@ -19,11 +19,11 @@ from oxillama.models import FAMILIES, Decoder, read_spec
 from oxillama.models.metadata import OPTIONS, UNSUPPORTED
 from oxillama.models.weights.loader import Weights
 from oxillama.reference.decoder import ReferenceModel
-from tests.models.test_spec import load_model
+from tests.models.test_refusals import SELECTING
 from tests.support import zoo
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.spread import few
-from tests.support.tiny_models import Running, tokens_of
+from tests.support.tiny_models import Running, load_model, tokens_of
 from tests.support.zoo import ENCODERS, MODELS, Model
 
 VALUES: dict[str, Any] = {
@@ -112,15 +112,9 @@ REFUSED = {*UNSUPPORTED, "attention.key_length_swa", "attention.value_length_swa
 """Options that change too much to be ignored by other architectures."""
 
 
-def run(data: bytes, encoder: bool = False) -> np.ndarray:
+def run(data: bytes) -> np.ndarray:
     """Logits of a decoder, states of an encoder, after each of some tokens."""
-    running, tokens = Running(data), tokens_of(20, zoo.VOCAB)
-    return running.hidden_states([tokens], 512)[0] if encoder else running.logits(tokens)
-
-
-def with_tensors(model: Model, tensors: dict[str, np.ndarray]) -> bytes:
-    """A file of the model's metadata and these tensors."""
-    return model._file([zoo.stored(name, values, "F32") for name, values in tensors.items()])
+    return Running(data).outputs(tokens_of(20, zoo.VOCAB))
 
 
 def facts(model: Model) -> tuple[Any, ...]:
@@ -162,11 +156,10 @@ def test_options_of_other_architectures_change_nothing_and_are_told(name: str) -
     keys: dict[str, Any] = {option: VALUES[option] for option in foreign}
     keys |= dict.fromkeys(foreign[::3], ("str", "of no kind"))
     model = MODELS[name]
-    stated = with_tensors(replace(model, keys=model.keys | keys), model.tensors())
+    stated = replace(model, keys=model.keys | keys).file_of(model.tensors())
     told = [option for option in foreign if option not in FAMILIES[name].ignored_keys]
     assert read_spec(ModelFile.open(stated)).unread == tuple(f"{name}.{option}" for option in told)
-    encoder = name in ENCODERS
-    assert same_bits(run(stated, encoder), run(model.file(), encoder))
+    assert same_bits(run(stated), run(model.file()))
 
 
 @pytest.mark.parametrize("option", sorted(OPTIONS & UNSUPPORTED.keys()))
@@ -175,21 +168,6 @@ def test_options_that_cannot_be_ignored_are_refused(option: str) -> None:
     with pytest.raises(
         LoadError, match=f"llama.{option}: expected .* or no such key|llama.{option}: expected"
     ):
-        load_model(model.file())
-
-
-@pytest.mark.parametrize(
-    ("name", "key", "value", "text"),
-    [
-        ("granite", "attention.scale", float("nan"), "expected 0 or a number from 1e-06"),
-        ("mpt", "attention.clamp_kqv", -1.0, "expected 0 or a number from 1e-06"),
-        ("granite", "embedding_scale", float("inf"), "expected 0 or a number from 1e-06"),
-        ("gemma2", "attention.sliding_window_pattern", [1], "expected an integer for each of 2 layers"),
-    ],
-)  # fmt: skip
-def test_options_that_cannot_be_are_named(name: str, key: str, value: Any, text: str) -> None:
-    model = replace(zoo.MODELS[name], keys={key: value})
-    with pytest.raises(LoadError, match=f"{name}.{key}: {text}"):
         load_model(model.file())
 
 
@@ -225,13 +203,9 @@ def test_matrices_of_q_k_and_v_in_one_with_their_biases_apart(name: str) -> None
             both.pop(f"{part}.bias", None)
         both[f"{block}.attn_qkv.bias"] = np.concatenate([apart[f"{part}.bias"] for part in names])
 
-    def made(tensors: dict[str, np.ndarray]) -> np.ndarray:
-        return run(with_tensors(model, tensors), name in ENCODERS)
-
-    expected = made(apart)
-    assert not same_bits(expected, run(model.file(), name in ENCODERS))
-    assert same_bits(made(fused), expected)
-    assert same_bits(made(both), expected)
+    expected, *others = (run(model.file_of(tensors)) for tensors in (apart, fused, both))
+    assert not same_bits(expected, run(model.file()))
+    assert all(same_bits(other, expected) for other in others)
 
 
 @pytest.mark.parametrize("tensor", ["attn_q", "ffn_down_exps"])
@@ -271,41 +245,10 @@ def test_a_scale_has_a_number_for_each_expert() -> None:
         load_model(MODELS["qwen3moe"].file(**scale))
 
 
-@pytest.mark.parametrize(
-    ("name", "keys", "text"),
-    [
-        ("gpt-oss", {"expert_group_count": 2}, "expert_group_count: expected 1 group"),
-        ("llama4", {"expert_group_count": 2}, "expert_group_count: expected 1 group"),
-        (
-            "lfm2",
-            {"attention.causal": False, "shortconv.l_cache": 4},
-            "shortconv.l_cache: expected an odd number in an encoder, got 4",
-        ),
-    ],
-)
-def test_what_cannot_be_combined_is_refused(name: str, keys: dict[str, Any], text: str) -> None:
-    with pytest.raises(LoadError, match=text):
-        load_model(replace(MODELS[name], keys=keys).file())
-
-
 def test_a_bias_for_experts_chosen_by_their_logits_is_refused() -> None:
     bias = {"blk.0.exp_probs_b.bias": np.ones(4, np.float32)}
     with pytest.raises(LoadError, match=r"exp_probs_b\.bias: expected no such tensor for experts chosen"):
         load_model(MODELS["gpt-oss"].file(**bias))
-
-
-SELECTING = (
-    "deepseek32", "glm-dsa", "hy_v4", "dots3note", "minimax-m3", "glm5-next", "glm5next", "qwen4exp",
-    "deepseek4",
-)  # fmt: skip
-"""Architectures with selectors of positions or blocks."""
-
-
-@pytest.mark.parametrize("name", SELECTING)
-def test_a_selector_chooses_among_earlier_positions_only(name: str) -> None:
-    model = replace(MODELS[name], keys=MODELS[name].keys | {"attention.causal": False})
-    with pytest.raises(LoadError, match=f"{name}.attention.causal: expected true"):
-        load_model(model.file())
 
 
 @pytest.mark.parametrize("name", few(name for name in MODELS if name not in (*ENCODERS, *SELECTING)))

@@ -11,11 +11,10 @@ from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.features.embeddings import PoolingMode, pool_hidden_states
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import FAMILIES
-from tests.models.test_decoder import divergence
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.paths import DATA, SHARED
 from tests.support.spread import few
-from tests.support.tiny_models import Running
+from tests.support.tiny_models import Running, divergence
 from tests.support.zoo import ENCODERS, MODELS, VARIANTS
 
 RECORDED = DATA / "parity.npz"

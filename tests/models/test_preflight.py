@@ -7,13 +7,11 @@ import math
 import os
 import sys
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from oxillama import InferenceEngine
 from oxillama.apps.cli import main
@@ -22,7 +20,6 @@ from oxillama.base.formats import FORMATS, KV_PAIRS
 from oxillama.errors import GGUFError, LoadError, TokenizerError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models.preflight import preflight
-from tests.models.test_models import OPTIONS, VALUES
 from tests.models.test_real_files import k_m, wide, written
 from tests.support import gguf_writer as ggufwriter
 from tests.support.spread import few
@@ -172,26 +169,3 @@ def test_surplus_tensors_are_named(tmp_path: Path, capsys: pytest.CaptureFixture
     path = write_tiny_model(tmp_path / "more.gguf", tensors=tensors)
     assert main(["info", str(path)]) == 0
     assert "blk.0.attn_extra.weight" in capsys.readouterr().out
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.data())
-def test_whatever_metadata_say_the_outline_agrees_with_loading(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(sorted(MODELS)))
-    model = MODELS[name]
-    keys: dict[str, Any] = dict(model.keys)
-    for _ in range(data.draw(st.integers(1, 3))):
-        key = data.draw(st.sampled_from(sorted({*model.metadata(), *OPTIONS.split()})))
-        keys[key] = data.draw(st.sampled_from([*VALUES, None]))
-    changed = replace(model, keys=keys)
-    changed.tensors = model.tensors  # type: ignore[method-assign]
-    raw = changed.file()
-    facts = describe(ModelFile.open(raw))
-    json.dumps(facts, allow_nan=False)
-    found = [reason for reason in facts["missing"] if "tokenizer" not in reason]
-    try:
-        Running(raw)
-    except (LoadError, GGUFError) as error:
-        assert found == [str(error)]
-    else:
-        assert found == []

@@ -7,7 +7,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from oxillama.errors import LoadError
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
 from oxillama.models.rope import Rope, rope_powers
@@ -87,12 +86,6 @@ def test_yarn_leaves_fast_pairs_alone_and_slows_down_slow_ones() -> None:
     assert ratio[16] == pytest.approx(1 - (1 - 1 / 40) * 6 / 13)
 
 
-def test_dynamic_scaling_begins_where_the_first_context_ends() -> None:
-    rope = KINDS["dynamic"]
-    assert np.array_equal(rope.frequencies(4096), rope_powers(64, 10000.0))
-    assert rope.frequencies(8192)[-1] < 0.6 * rope.frequencies(4096)[-1]
-
-
 def spec_rope(model: Model) -> Rope:
     return read_spec(ModelFile.open(model.file())).ropes[0]
 
@@ -116,55 +109,3 @@ def test_what_metadata_say() -> None:
     assert (rope.kind, rope.factor) == ("ntk", 8.0)
     none = {"rope.scaling.type": ("str", "none"), "rope.scaling.factor": ("f32", 8.0)}
     assert spec_rope(Model("llama", keys=none)).factor == 1.0  # type: ignore[arg-type]
-
-
-def test_deepseek_moves_the_gain_into_the_scores() -> None:
-    latent = {"key_dim": 20, "value_dim": 12, "n_rot": 8, "n_layers": 2}
-
-    def spec(k: float | None) -> tuple[float, float]:
-        keys = dict(YARN) | ({"rope.scaling.yarn_log_multiplier": ("f32", k)} if k else {})
-        model = Model("deepseek2", keys=keys, **latent)  # type: ignore[arg-type]
-        found = read_spec(ModelFile.open(model.file()))
-        return found.ropes[0].magnitude, found.score_scale * 20**0.5
-
-    gain = 1 + 0.1 * np.log(4)
-    assert spec(None) == pytest.approx((gain, gain**2))
-    assert spec(0.07) == pytest.approx((1.0, (1 + 0.07 * np.log(4)) ** 2), rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("context", "original", "long"), [(256, 64, True), (256, 256, False), (64, 64, False), (65, 64, True)]
-)
-def test_longrope_switches_by_the_context_the_engine_runs_with(
-    context: int, original: int, long: bool
-) -> None:
-    from oxillama._kernels import best
-    from oxillama.models import Decoder
-    from oxillama.models.weights.loader import Weights
-
-    model = Model("phi3", keys={"rope.scaling.original_context_length": ("u32", original)})
-    file = ModelFile.open(model.file())
-    weights = Weights(file, best(), 1)
-    found = Decoder(read_spec(file), weights, context).frequencies[0]
-    factors = np.linspace(1, 4 if long else 2, 4).astype(np.float32)
-    assert np.array_equal(found, rope_powers(8, 100.0) / factors.astype(np.float64))
-    assert not weights.unused()
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "text"),
-    [
-        ("rope.scaling.type", ("str", "su"), "expected one of none, linear, yarn, .*, got 'su'"),
-        ("rope.scaling.factor", ("f32", -1.0), "rope.scaling.factor: expected 0 or a number from 1e-06"),
-        ("rope.scaling.factor", ("f32", np.nan), "rope.scaling.factor: expected 0 or a number from 1e-06"),
-        ("rope.scaling.attn_factor", ("f32", 0.0), "attn_factor: expected a number from 1e-06"),
-        ("rope.scaling.yarn_beta_fast", ("f32", 0.0), "beta_fast: expected a number from 1e-06"),
-        ("rope.freq_base", ("f32", 1.0), "expected another base than 1 for YaRN"),
-        ("rope.scaling.original_context_length", ("i32", -5), "expected an integer from 0"),
-        ("rope.dimension_sections", ("[i32]", [1, 2, 3, 4, 5]), "expected up to four integers"),
-        ("rope.dimension_sections", ("[i32]", [1, -2]), "expected up to four integers"),
-    ],
-)
-def test_what_cannot_be_is_named(key: str, value: tuple[str, object], text: str) -> None:
-    with pytest.raises(LoadError, match=text):
-        spec_rope(Model("qwen2vl", keys=YARN | {key: value}))

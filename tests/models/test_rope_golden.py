@@ -29,21 +29,24 @@ PLAIN = [BASE ** (-2 * i / DIM) for i in PAIRS]
 def loaded(
     scaling: dict[str, Any],
     *,
-    architecture: str = "qwen2",
-    beside: str = "n:output_norm",
     context: int | None = None,
     tensors: dict[str, np.ndarray] | None = None,
+    **facts: Any,
 ) -> Decoder:
-    """A model of one small layer with heads of DIM; ``scaling`` are keys under `rope.`."""
-    kinds = {float: "f32", int: "u32", str: "str"}
-    keys: dict[str, Any] = {f"rope.{key}": (kinds[type(value)], value) for key, value in scaling.items()}
-    keys.setdefault("rope.freq_base", ("f32", BASE))
-    model = Model(
-        architecture, n_layers=1, n_embd=8, n_heads=1, n_kv_heads=1, n_ff=4, n_experts=2, context=8 * FIRST,
-        key_dim=DIM, value_dim=DIM, n_rot=DIM, beside=beside, keys=keys,
-    )  # fmt: skip
-    file = ModelFile.open(model.file(**(tensors or {})))
-    return Decoder(read_spec(file), Weights(file, best(), 1), context)
+    """A model of one small layer with heads of DIM, which uses all its tensors; ``scaling`` are keys under
+    `rope.`, ``facts`` what else differs.
+    """
+    keys = {f"rope.{key}": value for key, value in ({"freq_base": BASE} | scaling).items()}
+    small: dict[str, Any] = {
+        "architecture": "qwen2", "n_layers": 1, "n_embd": 8, "n_heads": 1, "n_kv_heads": 1, "n_ff": 4,
+        "n_experts": 2, "context": 8 * FIRST, "key_dim": DIM, "value_dim": DIM, "n_rot": DIM,
+        "beside": "n:output_norm", "keys": keys,
+    }  # fmt: skip
+    model = Model(**(small | facts))
+    weights = Weights(ModelFile.open(model.file(**(tensors or {}))), best(), 1)
+    found = Decoder(read_spec(weights.file), weights, context)
+    assert not weights.unused()
+    return found
 
 
 def check(model: Decoder, turns: list[float], magnitude: float = 1.0, which: int = 0) -> None:
@@ -100,13 +103,6 @@ def test_yarn_does_what_the_paper_says_of_it() -> None:
             assert theta / 8 < found < theta, i
 
 
-def test_yarn_of_llama_2() -> None:
-    """The paper's own model: of 64 pairs the first 21 stay, those from 46 on turn 16 times slower."""
-    turns = np.array(yarn(16, 4096, dim=128)) / [BASE ** (-2 * i / 128) for i in range(64)]
-    assert (turns[:21] == 1).all() and turns[21] < 1
-    assert np.allclose(turns[46:], 1 / 16) and turns[45] > 1 / 16 + 1e-3
-
-
 @pytest.mark.parametrize(
     ("more", "betas", "magnitude"),
     [
@@ -141,23 +137,16 @@ def test_yarn_with_another_base() -> None:
 OWN = "n:output_norm output"
 
 
-@pytest.mark.parametrize("k", [0.1, 0.0707])
-def test_yarn_of_deepseek(k: float) -> None:
-    """Its gain goes into the scores: (1 + k ln s)^2, k a tenth of mscale_all_dim; none into the angles."""
-    file = Model(
-        "deepseek2", n_layers=1, key_dim=24, value_dim=8, n_rot=16,
-        keys={
-            "rope.freq_base": ("f32", BASE),
-            **{f"rope.{key}": ("str" if isinstance(v, str) else "f32" if isinstance(v, float) else "u32", v)
-               for key, v in YARN.items()},
-            "rope.scaling.yarn_log_multiplier": ("f32", k),
-            "leading_dense_block_count": ("u32", 1),
-        },
-    )  # fmt: skip
-    opened = ModelFile.open(file.file())
-    model = Decoder(read_spec(opened), Weights(opened, best(), 1))
-    check(model, yarn(8, FIRST, dim=16))
-    assert model.spec.score_scale == pytest.approx(24**-0.5 * (1 + f32(k) * math.log(8)) ** 2, rel=1e-12)
+@pytest.mark.parametrize(("k", "magnitude"), [(None, GAIN), (0.1, 1.0), (0.0707, 1.0)])
+def test_yarn_of_deepseek(k: float | None, magnitude: float) -> None:
+    """Its gain goes into the scores: (1 + k ln s)^2, k a tenth of mscale_all_dim; none into the angles, if
+    the file says k.
+    """
+    stated = {} if k is None else {"scaling.yarn_log_multiplier": k}
+    model = loaded(YARN | stated, architecture="deepseek2", key_dim=24, value_dim=8, n_rot=16, beside=None)
+    check(model, yarn(8, FIRST, dim=16), magnitude)
+    gain = 1 + f32(k or 0.1) * math.log(8)
+    assert model.spec.score_scale == pytest.approx(24**-0.5 * gain**2, rel=1e-7)
 
 
 # --- LongRoPE ---------------------------------------------------------------------------------------
@@ -213,7 +202,9 @@ def test_llama_3() -> None:
         ({"scaling.type": "none", "scaling.factor": 4.0}, 1, 1),
         ({"scaling.type": "linear", "scaling.factor": 4.0}, 4, 1),
         ({"scaling.factor": 4.0}, 4, 1),
-        ({"scale_linear": 2.5}, 2.5, 1),
+        ({"scale_linear": 2.5}, 2.5, 1),  # the older name
+        ({"scaling.type": "linear"}, 1, 1),
+        ({"scaling.factor": 0.0}, 1, 1),
         ({"scaling.type": "linear", "scaling.factor": 4.0, "scaling.attn_factor": 1.5}, 4, 1.5),
     ],
 )

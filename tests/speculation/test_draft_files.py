@@ -28,7 +28,6 @@ from oxillama.speculation.draft_files import load_draft_file
 from oxillama.speculation.mtp import EAGER
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.speculation.state import SPECULATION, Speculation
-from tests.models.test_decoder import divergence
 from tests.support.draft_pairs import Drafter, Stated
 from tests.support.kernels import same_bits
 from tests.support.paths import SHARED
@@ -44,7 +43,7 @@ from tests.support.serving import (
     use_drafter,
 )
 from tests.support.tiny_file import write_tiny_model
-from tests.support.tiny_models import Running, tokens_of
+from tests.support.tiny_models import Running, divergence, tokens_of
 from tests.support.zoo import MODELS, VOCAB
 
 RECORDED = sorted((SHARED / "parity-2026d" / "drafters").glob("*.npz"))

@@ -29,13 +29,11 @@ from oxillama.reference.rows import norm
 from oxillama.speculation.mtp import EAGER, RECENT, NextTokenDrafter, offer_next_token
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.speculation.state import SPECULATION, Speculation
-from tests.models.test_decoder import divergence
-from tests.models.test_options import with_tensors
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.paths import SHARED
 from tests.support.serving import Letters, Recorded, Serving, check_as_alone, n_vocab_of, sampler_of
 from tests.support.spread import each
-from tests.support.tiny_models import Running, tokens_of
+from tests.support.tiny_models import Running, divergence, tokens_of
 from tests.support.zoo import MODELS, VOCAB
 
 RECORDED = sorted(
@@ -78,7 +76,7 @@ def drafting(name: str, **more: Any) -> tuple[bytes, dict[str, np.ndarray]]:
     projection = rng.standard_normal((d, 2 * d)) * (2 * d) ** -0.5
     tensors[f"blk.{end}.nextn.eh_proj.weight"] = projection.astype(np.float32)
     keys: dict[str, Any] = {"block_count": ("u32", end + 1), "nextn_predict_layers": ("u32", 1)} | more
-    return with_tensors(replace(model, keys=model.keys | keys), tensors), tensors
+    return replace(model, keys=model.keys | keys).file_of(tensors), tensors
 
 
 def observed(runner: Runner, sequence: Sequence, n: int) -> np.ndarray:
@@ -141,7 +139,7 @@ def test_logits_are_those_of_the_reference(name: str) -> None:
     tokens, end = tokens_of(20, VOCAB, seed=3), MODELS[name].n_layers
     own = {f"output_hc_{part}.weight": f"blk.{end}.nextn.hc_head_{part}.weight" for part in ENDS_OF}
     ends = {old: tensors[new] for old, new in own.items() if new in tensors}  # the block's, not the model's
-    stated = with_tensors(MODELS[name], MODELS[name].tensors() | ends)
+    stated = MODELS[name].file_of(MODELS[name].tensors() | ends)
     reference = ReferenceModel(ModelFile.open(stated), kv_type="f32")
     source, copied = reference.source, COPIED.get(name, end - 1)
 

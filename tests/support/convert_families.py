@@ -19,7 +19,7 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.reference.decoder import ReferenceModel
 from tests.support import huggingface as hf
 from tests.support.tiny_models import Running
-from tests.support.zoo import Model, stored
+from tests.support.zoo import Model
 
 TOKENS = [3, 77, 200, 5, 5, 301, 0, 42, 17, 260, 9, 31, 8, 120, 121, 122]
 D, HEADS, KV, DIM, FF, LAYERS = 32, 4, 2, 8, 40, 4
@@ -30,7 +30,7 @@ EXPERTS, WIDTH, SHARED = 6, 24, 20
 
 def reference_model(model: Model, weights: Mapping[str, np.ndarray]) -> ReferenceModel:
     """The reference of a model with other weights than the zoo's."""
-    file = model._file([stored(name, values, "F32") for name, values in weights.items()])
+    file = model.file_of(weights)
     return ReferenceModel(ModelFile.open(file), kv_type="f32")
 
 

@@ -97,12 +97,20 @@ def prompt(engine: InferenceEngine, *seeds: int, text: str = TEXT) -> Any:
     return engine.model.feature("media").prompt(text, [picture(56, 28, seed) for seed in seeds])
 
 
-def bits(engine: InferenceEngine, given: Any, **options: Any) -> np.ndarray:
-    """float32 (tokens, vocab): the logits of a greedy text."""
-    asked = {"temperature": 0, "max_tokens": 6, **options}
-    generation = engine.stream(given, keep_logits=True, **asked)
+def started(engine: InferenceEngine, given: Any, **options: Any) -> Any:
+    """The generation of a greedy text that keeps its logits."""
+    return engine.stream(given, keep_logits=True, **{"temperature": 0, "max_tokens": 6, **options})
+
+
+def logits_of(generation: Any) -> np.ndarray:
+    """float32 (tokens, vocab), when the text is complete."""
     generation.result()
     return np.stack(generation.logits)
+
+
+def bits(engine: InferenceEngine, given: Any, **options: Any) -> np.ndarray:
+    """float32 (tokens, vocab): the logits of a greedy text."""
+    return logits_of(started(engine, given, **options))
 
 
 def reference(name: str) -> dict[str, Any]:

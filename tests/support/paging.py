@@ -17,10 +17,11 @@ from oxillama.models.weights.packer import Packer
 from tests.support.kernels import PRESENT
 from tests.support.tiny_models import Running
 
+pack = Packer(load(PRESENT[0]), 1, lambda name, n_bytes: None).pack
+
 
 def pager_of(budget: int, **options: Any) -> LayerPager:
     """A pager that packs, with one thread."""
-    pack = Packer(load(PRESENT[0]), 1, lambda name, n_bytes: None).pack
     fetch: Fetch = options.pop("fetch", pack)
     return LayerPager(budget, fetch, options.pop("fetch_now", fetch), **options)
 

@@ -91,13 +91,6 @@ def our_logits(text: Path, mmproj: Path, asked: Picture | Sound) -> np.ndarray:
         return np.asarray(engine.model.call(run))
 
 
-def divergence(wanted: np.ndarray, found: np.ndarray) -> float:
-    """The mean KL(wanted || found) of rows of logits."""
-    p, q = (rows.astype(float) - rows.max(axis=1, keepdims=True) for rows in (wanted, found))
-    p, q = (rows - np.log(np.exp(rows).sum(axis=1, keepdims=True)) for rows in (p, q))
-    return float((np.exp(p) * (p - q)).sum(axis=1).mean())
-
-
 # --- theirs ---------------------------------------------------------------------------------------------
 
 

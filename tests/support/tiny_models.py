@@ -45,8 +45,6 @@ class Tiny:
     key_dim: int = 24
     value_dim: int = 16
     n_rot: int = 16
-    rope_base: float = 10000.0
-    rope_factor: float | None = None
     rope_freqs: bool = False
     tied: bool = False
     fused: bool = False
@@ -119,11 +117,8 @@ class Tiny:
             f"{a}.attention.value_length": ("u32", self.value_dim),
             f"{a}.attention.layer_norm_rms_epsilon": ("f32", 1e-5),
             f"{a}.rope.dimension_count": ("u32", self.n_rot),
-            f"{a}.rope.freq_base": ("f32", self.rope_base),
+            f"{a}.rope.freq_base": ("f32", 10000.0),
         }
-        if self.rope_factor is not None:
-            pairs[f"{a}.rope.scaling.type"] = ("str", "linear")
-            pairs[f"{a}.rope.scaling.factor"] = ("f32", self.rope_factor)
         if self.n_experts:
             pairs[f"{a}.expert_count"] = ("u32", self.n_experts)
             pairs[f"{a}.expert_used_count"] = ("u32", 2)
@@ -155,6 +150,19 @@ def tokens_of(n: int, n_vocab: int, seed: int = 0) -> list[int]:
     """Random token ids."""
     found: list[int] = np.random.default_rng(seed).integers(0, n_vocab, n).tolist()
     return found
+
+
+def load_model(data: bytes, context: int | None = None) -> Decoder:
+    """A model whose tensors are all checked."""
+    file = ModelFile.open(data)
+    return Decoder(read_spec(file), Weights(file, load(PRESENT[0]), 1), context)
+
+
+def divergence(reference: np.ndarray, found: np.ndarray) -> float:
+    """Mean KL(reference || found) over rows of logits."""
+    p, q = (rows.astype(float) - rows.max(axis=1, keepdims=True) for rows in (reference, found))
+    p, q = (rows - np.log(np.exp(rows).sum(axis=1, keepdims=True)) for rows in (p, q))
+    return float((np.exp(p) * (p - q)).sum(axis=1).mean())
 
 
 class Running:
@@ -224,9 +232,9 @@ class Running:
         return [np.concatenate(pieces) for pieces in found]
 
     def outputs(self, tokens: Listed[int]) -> np.ndarray:
-        """Logits, or an encoder's hidden states."""
-        is_encoder = self.model.spec.family.output == "none"
-        return self.hidden_states([tokens])[0] if is_encoder else self.logits(tokens)
+        """Logits, or hidden states of a model without logits."""
+        has_logits = self.model.spec.causal and self.model.output is not None
+        return self.logits(tokens) if has_logits else self.hidden_states([tokens])[0]
 
 
 def stated(

@@ -5,7 +5,7 @@ What an architecture is comes from `architectures.py`. The same name gives the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -81,60 +81,51 @@ class Model:
 
     def metadata(self) -> dict[str, tuple[str, Any]]:
         """By key without prefix."""
-        facts, u = self.facts, "u32"
+        facts = self.facts
         eps = "layer_norm_epsilon" if facts.norm == "layer" else "layer_norm_rms_epsilon"
-        found: dict[str, tuple[str, Any] | None] = {
-            "block_count": (u, self.n_layers),
-            "context_length": (u, self.context),
-            "embedding_length": (u, self.n_embd),
-            "feed_forward_length": (u, self.n_ff),
-            "attention.head_count": (u, self.n_heads),
-            "attention.head_count_kv": (u, self.n_kv_heads),
-            f"attention.{eps}": ("f32", 1e-3),
-            "vocab_size": (u, self.n_vocab),
+        heads, lengths = "attention.head_count_kv", ("attention.key_length", "attention.value_length")
+        dims = self.key_dim, self.value_dim
+        found: dict[str, Any] = {
+            "block_count": self.n_layers,
+            "context_length": self.context,
+            "embedding_length": self.n_embd,
+            "feed_forward_length": self.n_ff,
+            "attention.head_count": self.n_heads,
+            heads: self.n_kv_heads,
+            f"attention.{eps}": 1e-3,
+            "vocab_size": self.n_vocab,
         }
         if self.key_dim != self.n_embd // self.n_heads:
-            found["attention.key_length"] = (u, self.key_dim)
-            found["attention.value_length"] = (u, self.value_dim)
+            found |= zip(lengths, dims)
         tokens = {token.removesuffix("+b") for token in self.parts().split()}
-        hybrid = self.latent and bool(facts.mixed)
         if facts.recurrent and "compressed" not in tokens:
             found |= self._recurrent_metadata()
         if facts.rotates:
-            found["rope.dimension_count"] = (u, self.n_rot)
-            found["rope.freq_base"] = ("f32", 100.0)
+            found |= {"rope.dimension_count": self.n_rot, "rope.freq_base": 100.0}
         if tokens & {"moe", "dense", "both"}:
-            found["expert_count"] = (u, self.n_experts)
-            found["expert_used_count"] = (u, self.n_used)
+            found |= {"expert_count": self.n_experts, "expert_used_count": self.n_used}
         if facts.keys.get("expert_feed_forward_length") != "@expert_ff":
             self.expert_ff = self.n_ff
         if self.latent:
-            found["attention.q_lora_rank"] = (u, self.q_rank)
-            found["attention.kv_lora_rank"] = (u, self.kv_rank)
+            found |= {"attention.q_lora_rank": self.q_rank, "attention.kv_lora_rank": self.kv_rank}
             if self.old_latent:
-                found["attention.head_count_kv"] = (u, self.n_heads)
-                found["attention.key_length"] = (u, self.key_dim)
-                found["attention.value_length"] = (u, self.value_dim)
+                found |= {heads: self.n_heads, **dict(zip(lengths, dims))}
             else:
-                if not hybrid:
-                    found["attention.head_count_kv"] = (u, 1)
-                found["attention.key_length"] = (u, self.kv_rank + self.n_rot)
-                found["attention.value_length"] = (u, self.kv_rank)
-                found["attention.key_length_mla"] = (u, self.key_dim)
-                found["attention.value_length_mla"] = (u, self.value_dim)
+                found |= {} if facts.mixed else {heads: 1}
+                found |= zip(lengths, (self.kv_rank + self.n_rot, self.kv_rank))
+                found |= zip((f"{length}_mla" for length in lengths), dims)
         for key, value in facts.keys.items():
-            of_model = isinstance(value, str) and value.startswith("@")
-            found[key] = of_kind(key, getattr(self, value[1:]) if of_model else value)
+            if isinstance(value, str) and value.startswith("@"):
+                name = value[1:]
+                value = DERIVED[name](self) if name in DERIVED else getattr(self, name)
+            found[key] = value
         if facts.encoder:
-            found["attention.causal"] = ("bool", False)
-            found["pooling_type"] = (u, 1)
+            found |= {"attention.causal": False, "pooling_type": 1}
         if self.heads_of_layers:
-            for at, key in enumerate(
-                ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
-            ):
-                found[key] = ("[u32]", [sizes[at] for sizes in self.heads_of_layers])
-        found |= self.keys
-        return {key: pair for key, pair in found.items() if pair is not None}
+            of_layers = map(list, zip(*self.heads_of_layers))
+            found |= zip(("attention.head_count", heads, "feed_forward_length"), of_layers)
+        pairs = {key: of_kind(key, value) for key, value in (found | self.keys).items()}
+        return {key: pair for key, pair in pairs.items() if pair is not None}
 
     @property
     def head_size(self) -> int:
@@ -153,106 +144,10 @@ class Model:
         return key[1:] if key[0] == "/" else f"{self.architecture}.{key}"
 
     @property
-    def twice_ff(self) -> int:
-        return 2 * self.n_ff
-
-    @property
-    def alternating(self) -> list[bool]:
-        """Every second layer, from the first on."""
-        return [i % 2 == 0 for i in range(self.n_layers)]
-
-    @property
-    def block_sizes(self) -> list[int]:
-        """Tokens of the blocks of each layer, 0 in the first of those that attend."""
-        return [3 * (i > 1) for i in range(self.n_layers)]
-
-    @property
-    def half_width(self) -> int:
-        """Half a hidden state."""
-        return self.n_embd // 2
-
-    @property
-    def wide_key(self) -> int:
-        """Width of a selector's key, of which a part rotates."""
-        return self.n_rot + 6
-
-    @property
-    def slices(self) -> int:
-        """Slices of a hidden state that are normed apart."""
-        return next(n for n in (4, 3, 2, 1) if self.n_embd % n == 0)
-
-    @property
-    def every_second(self) -> list[bool]:
-        """Every second layer, from the second on."""
-        return [i % 2 == 1 for i in range(self.n_layers)]
-
-    @property
-    def local_rank(self) -> int:
-        """Of latent attention in layers with a window."""
-        return self.kv_rank + 3
-
-    @property
-    def local_row(self) -> int:
-        """Numbers of such a layer's cached row."""
-        return self.local_rank + self.n_rot
-
-    @property
-    def local_key(self) -> int:
-        """Width of such a layer's key."""
-        return self.n_rot + 5
-
-    @property
-    def all_but_thirds(self) -> list[bool]:
-        """All layers but every third."""
-        return [i % 3 < 2 for i in range(self.n_layers)]
-
-    @property
-    def half_dim(self) -> int:
-        """Half a head, even."""
-        return max(2, self.key_dim // 4 * 2)
-
-    @property
-    def n_shared(self) -> int:
-        """Layers that share keys and values: those behind the first three."""
-        return max(0, self.n_layers - 3)
-
-    @property
-    def limits(self) -> list[float]:
-        """A number for each layer, 0 for the first."""
-        return [0.5 * i for i in range(self.n_layers)]
-
-    @property
-    def tight_limits(self) -> list[float]:
-        """A number above 0 for each layer."""
-        return [0.5 + 0.25 * i for i in range(self.n_layers)]
-
-    @property
-    def low_passes(self) -> int:
-        """Passes through the low one of two stacks of one layer, in one cycle."""
-        return self.n_layers - 1
-
-    @property
-    def half_group(self) -> int:
-        """Experts of a group: 2, if their number is even."""
-        return 2 - self.n_experts % 2
-
-    @property
-    def half_rwkv_heads(self) -> int:
-        """Key heads: half of all heads, if their number is even."""
-        heads = self.n_embd // self.head_size
-        return heads // 2 if heads % 2 == 0 else heads
-
-    @property
     def n_blocks(self) -> int:
         """Layers that the file has, which may be fewer than those that run."""
         stack = self.metadata().get("hrm.layers_per_stack")
         return 2 * stack[1] if stack else self.n_layers
-
-    @property
-    def sections(self) -> list[int]:
-        """Pairs that rotate with time, height and width, and none beside them."""
-        pairs = self.n_rot // 2
-        return [pairs - pairs // 3 * 2, pairs // 3, pairs // 3, 0]
 
     def dims_of(self, i: int, metadata: dict[str, tuple[str, Any]]) -> tuple[int, int]:
         """Widths of a key and of a value in layer i."""
@@ -271,191 +166,35 @@ class Model:
             return not recurrent[1][i]
         return (i + 1) % (every[1] if every else BY_INTERVAL[self.facts.mixed]) == 0
 
-    def _recurrent_metadata(self) -> dict[str, tuple[str, Any] | None]:
-        a, u = self.architecture, "u32"
-        mixed, tokens = self.facts.mixed, self.parts().split()
+    def _recurrent_metadata(self) -> dict[str, Any]:
+        a, mixed, tokens = self.architecture, self.facts.mixed, self.parts().split()
         second = mixed == "mamba2" or bool({"mamba2", "single"}.intersection(tokens))
-        found: dict[str, tuple[str, Any] | None] = {}
+        found: dict[str, Any] = {}
         if mixed in BY_INTERVAL:  # the file says which layers attend in other words
             return found
         if mixed:
             kv_heads = 1 if self.latent else self.n_kv_heads
-            heads = [kv_heads if self.attends(i) else 0 for i in range(self.n_layers)]
-            found["attention.head_count_kv"] = ("[u32]", heads)
+            found["attention.head_count_kv"] = [kv_heads * self.attends(i) for i in range(self.n_layers)]
         elif "single" in tokens:
-            widths = [self.n_ff * (i % 3 == 1) for i in range(self.n_layers)]
-            heads = [self.n_kv_heads * (i % 3 == 2) for i in range(self.n_layers)]
-            found |= {"feed_forward_length": ("[u32]", widths), "attention.head_count_kv": ("[u32]", heads)}
+            found["feed_forward_length"] = [self.n_ff * (i % 3 == 1) for i in range(self.n_layers)]
+            found["attention.head_count_kv"] = [self.n_kv_heads * (i % 3 == 2) for i in range(self.n_layers)]
         elif "o" not in tokens:
-            found |= {"attention.head_count": (u, 0), "attention.head_count_kv": None}
-            found |= {"attention.key_length": None, "attention.value_length": None}
+            found["attention.head_count"] = 0
+            keys = ("head_count_kv", "key_length", "value_length")
+            found |= dict.fromkeys(f"attention.{key}" for key in keys)
         if "rwkv" in a:
-            found["wkv.head_size"] = (u, self.head_size)
             ranks = {"decay": 5, "iclr": 6, "value_residual_mix": 3, "gate": 7}
-            sixth = {"time_mix_extra_dim": (u, 5), "time_decay_extra_dim": (u, 6)}
-            seventh = {f"attention.{name}_lora_rank": (u, rank) for name, rank in ranks.items()}
-            found |= seventh if a.endswith("rwkv7") else sixth
-            return found | ({"rescale_every_n_layers": (u, 2)} if a == "rwkv6" else {})
+            sixth = {"time_mix_extra_dim": 5, "time_decay_extra_dim": 6}
+            seventh = {f"attention.{name}_lora_rank": rank for name, rank in ranks.items()}
+            found |= {"wkv.head_size": self.head_size, **(seventh if a.endswith("rwkv7") else sixth)}
+            return found | ({"rescale_every_n_layers": 2} if a == "rwkv6" else {})
         if mixed == "kda":
             return found
         if mixed == "shortconv":
-            return found | {"shortconv.l_cache": (u, 3)}
-        found["ssm.conv_kernel"] = (u, 4)
-        found["ssm.inner_size"] = (u, 2 * self.n_embd)
-        found["ssm.state_size"] = (u, 7)
-        found["ssm.time_step_rank"] = (u, 2 if second else 5)
-        if second:
-            found["ssm.group_count"] = (u, 2)
-        return found
-
-    def _add_recurrent(
-        self,
-        block: str,
-        kind: str,
-        metadata: dict[str, tuple[str, Any]],
-        add: Callable[..., None],
-        made: dict[str, np.ndarray],
-        rng: np.random.Generator,
-    ) -> None:
-        d, ff = self.n_embd, self.n_ff
-        taps, inner, n, rank, groups = (
-            metadata.get(f"ssm.{key}", ("", 1))[1]
-            for key in ("conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count")
-        )
-
-        def bare(name: str, values: np.ndarray) -> None:
-            made[f"{block}.{name}"] = values.astype(np.float32)
-
-        if kind == "mamba":
-            add(f"{block}.ssm_in", 2 * inner, d)
-            add(f"{block}.ssm_conv1d", inner, taps, bias=True)
-            add(f"{block}.ssm_x", rank + 2 * n, inner)
-            add(f"{block}.ssm_dt", inner, rank, bias=True)
-            bare("ssm_a", -np.exp(rng.standard_normal((inner, n))))
-            bare("ssm_d", rng.standard_normal(inner))
-            add(f"{block}.ssm_out", d, inner)
-            if self.architecture == "jamba":
-                for name, width in (("dt", rank), ("b", n), ("c", n)):
-                    add(f"{block}.ssm_{name}_norm", width)
-        elif kind == "mamba2":
-            channels = inner + 2 * groups * n
-            add(f"{block}.ssm_in", inner + channels + rank, d)
-            add(f"{block}.ssm_conv1d", channels, taps, bias=True)
-            bare("ssm_dt.bias", rng.standard_normal(rank))
-            bare("ssm_a", -np.exp(rng.standard_normal((rank, 1))))
-            bare("ssm_d", rng.standard_normal((rank, 1)))
-            if "no_ssm_norm" not in self.extra.split():
-                bare("ssm_norm.weight", 1 + 0.3 * rng.standard_normal((groups, inner // groups)))
-            add(f"{block}.ssm_out", d, inner)
-        elif kind == "plamo2":
-            low = max(64, d // 16)
-            add(f"{block}.ssm_in", 2 * inner, d)
-            add(f"{block}.ssm_conv1d", inner, taps)
-            add(f"{block}.ssm_x", low + 2 * n, inner)
-            add(f"{block}.ssm_dt", rank, low, bias=True)
-            bare("ssm_a", -np.exp(rng.standard_normal(rank)))
-            bare("ssm_d", rng.standard_normal(rank))
-            for name, width in (("dt", low), ("b", n), ("c", n)):
-                bare(f"ssm_{name}_norm", 1 + 0.3 * rng.standard_normal(width))
-            add(f"{block}.ssm_out", d, inner)
-        elif kind == "delta":
-            self._add_delta(block, inner, n, rank, groups, taps, add, bare)
-        elif kind == "kda":
-            dim = metadata["kda.head_dim"][1]
-            wide = self.n_heads * dim
-            for part in "qkv":
-                add(f"{block}.attn_{part}", wide, d)
-                bare(f"ssm_conv1d_{part}.weight", rng.standard_normal((1, wide, 1, taps)) / 2)
-            whole = {"kimi-k3": "g", "bailingmoe3": "fg"}.get(self.architecture, "")
-            for part in "fg":
-                if part in whole:
-                    add(f"{block}.ssm_{part}{'_a' * (whole == 'fg')}", wide, d)
-                    continue
-                add(f"{block}.ssm_{part}_a", dim, d)
-                add(f"{block}.ssm_{part}_b", wide, dim)
-            add(f"{block}.ssm_beta", self.n_heads, d)
-            decay = -np.exp(rng.standard_normal((1, 1, self.n_heads, 1)))
-            if self.architecture == "bailingmoe3":
-                decay = abs(decay).reshape(-1, 1)
-            bare("ssm_a", decay if whole == "fg" or self.architecture == "kimi-linear" else decay.reshape(-1))
-            bare("ssm_dt.bias", rng.standard_normal(wide))
-            add(f"{block}.ssm_norm", dim)
-            add(f"{block}.attn_output", d, wide)
-        elif kind == "lightning":
-            wide = self.n_heads * self.key_dim
-            add(f"{block}.attn_qkv", 3 * wide, d)
-            add(f"{block}.attn_gate", wide, d)
-            add(f"{block}.attn_norm_2", wide)
-            add(f"{block}.attn_output", d, wide)
-        elif kind == "shortconv":
-            add(f"{block}.shortconv.conv", d, 3)
-            add(f"{block}.shortconv.in_proj", 3 * d, d)
-            add(f"{block}.shortconv.out_proj", d, d)
-        else:
-            of_keys = metadata.get("attention.head_count_kv", ("", d // self.head_size))[1] * self.head_size
-            in_qwen = kind == "rwkv6qwen2"
-            for name in ("receptance", "key", "value", "output"):
-                rows = of_keys if name in ("key", "value") else d
-                add(f"{block}.time_mix_{name}", rows, d, bias=in_qwen and name != "output")
-            if not in_qwen and "no_time_mix_ln" not in self.extra.split():
-                add(f"{block}.time_mix_ln", d, bias=True)
-            for name in ("k", "r")[: {"rwkv6": 2, "rwkv7": 1}.get(kind, 0)]:
-                bare(f"channel_mix_lerp_{name}.weight", rng.random((1, 1, d)))
-            if kind in ("rwkv6", "rwkv7"):
-                add(f"{block}.channel_mix_key", ff, d)
-                add(f"{block}.channel_mix_value", d, ff)
-            if kind == "rwkv6":
-                add(f"{block}.channel_mix_receptance", d, d)
-            if kind in ("rwkv6", "rwkv6qwen2"):
-                add(f"{block}.time_mix_gate", d, d)
-                add(f"{block}.time_mix_w1", 25, d)
-                bare("time_mix_w2.weight", 0.3 * rng.standard_normal((5, d, 5)))
-                bare("time_mix_lerp_x.weight", rng.random((1, 1, d)))
-                bare("time_mix_lerp_fused.weight", rng.random((5, 1, 1, d)))
-                if kind == "rwkv6":
-                    bare("time_mix_first.weight", rng.standard_normal((d // self.head_size, self.head_size)))
-                add(f"{block}.time_mix_decay", d)
-                add(f"{block}.time_mix_decay_w1", 6, d)
-                add(f"{block}.time_mix_decay_w2", d, 6)
-                return
-            gated = "no_gate" not in self.extra.split()
-            bare("time_mix_lerp_fused.weight", rng.random((5 + gated, 1, 1, d)))
-            ranks = (("w", 5), ("a", 6), ("v", 6 if block == "blk.0" else 3), ("g", 7))
-            for name, rank in ranks[: 3 + gated]:
-                if name != "g":
-                    add(f"{block}.time_mix_{name}0", d)
-                add(f"{block}.time_mix_{name}1", rank, d)
-                add(f"{block}.time_mix_{name}2", d, rank)
-            for name in ("k_k", "k_a", "r_k"):
-                add(f"{block}.time_mix_{name}", d)
-
-    def _add_delta(
-        self,
-        block: str,
-        inner: int,
-        dim: int,
-        heads: int,
-        keys: int,
-        taps: int,
-        add: Callable[..., None],
-        bare: Callable[..., None],
-    ) -> None:
-        d, channels, rng = self.n_embd, inner + 2 * keys * dim, np.random.default_rng(self.seed + heads)
-        if "by_key" in self.extra.split():  # as older files have them
-            add(f"{block}.ssm_in", channels + inner, d)
-        else:
-            add(f"{block}.attn_qkv", channels, d)
-            add(f"{block}.attn_gate", inner, d)
-        if self.architecture == "qwen3next":
-            add(f"{block}.ssm_ba", 2 * heads, d)
-        else:
-            add(f"{block}.ssm_beta", heads, d)
-            add(f"{block}.ssm_alpha", heads, d)
-        add(f"{block}.ssm_conv1d", channels, taps)
-        bare("ssm_a", -np.exp(rng.standard_normal(heads)))
-        bare("ssm_dt.bias", rng.standard_normal(heads))
-        add(f"{block}.ssm_norm", dim)
-        add(f"{block}.ssm_out", d, inner)
+            return found | {"shortconv.l_cache": 3}
+        found |= {"ssm.conv_kernel": 4, "ssm.inner_size": 2 * self.n_embd, "ssm.state_size": 7}
+        found["ssm.time_step_rank"] = 2 if second else 5
+        return found | ({"ssm.group_count": 2} if second else {})
 
     def parts(self) -> str:
         return (self.layer or self.facts.layer) + " " + self.extra
@@ -471,436 +210,16 @@ class Model:
 
     def tensors(self) -> dict[str, np.ndarray]:
         """By GGUF name, float32."""
-        metadata, rng, made = self.metadata(), np.random.default_rng(self.seed + 1), {}
-        d = self.n_embd
-
-        def add(name: str, *shape: int, bias: bool = False) -> None:
-            spread = shape[-1] ** -0.5 if len(shape) > 1 else 0.0
-            values = rng.standard_normal(shape) * spread if spread else 1 + 0.3 * rng.standard_normal(shape)
-            made[f"{name}.weight"] = values.astype(np.float32)
-            if bias:
-                size = shape[:-1] if len(shape) > 1 else shape
-                made[f"{name}.bias"] = (0.3 * rng.standard_normal(size)).astype(np.float32)
-
-        add("token_embd", self.n_vocab, d)
-        made["token_embd.weight"] *= np.float32(d**0.5 / 2)
-        for token in (self.facts.beside if self.beside is None else self.beside).split():
-            name, bias = token.removesuffix("+b"), token.endswith("+b")
-            if name.startswith("n:"):
-                add(name[2:], d, bias=bias)
-            elif name == "position_embd":
-                add(name, self.context, d)
-            elif name == "token_types":
-                add(name, 2, d)
-            elif name in ("dense_2", "dense_3"):  # behind the pooling of an encoder
-                add(name, *((3 * d, d) if name == "dense_2" else (d, 3 * d)))
-            elif name == "layer_inputs":
-                width = metadata["embedding_length_per_layer_input"][1]
-                if width:
-                    add("per_layer_token_embd", self.n_vocab, self.n_layers * width)
-                    add("per_layer_model_proj", self.n_layers * width, d)
-                    add("per_layer_proj_norm", width)
-            elif name == "layer_projection":
-                width = metadata["embedding_length_per_layer_input"][1]
-                add("per_layer_model_proj", self.n_layers * width, d)
-                add("per_layer_proj_norm", width)
-            elif name == "narrow_output":
-                add("output", metadata["embedding_length_out"][1], d)
-            elif name == "hc_head":
-                self._add_connection("output_hc", 1, metadata, add, made, rng)
-            elif name == "gate_mix":
-                self._add_gate_mix("output_hc", metadata, add, False)
-            elif name == "ngram_table":
-                if metadata.get("ple.layers", ("", []))[1]:
-                    rows = sum(metadata["ple.head_vocab_sizes"][1])
-                    add("per_layer_token_embd", rows, metadata["embedding_length_per_layer_input"][1])
-            elif name == "z_l_init":
-                made["hrm.z_l_init"] = rng.standard_normal(d).astype(np.float32)
-            elif name == "streams":
-                add("altup_proj", 3, d, d)
-                add("altup_unembd_proj", 3, d, d)
-            elif name == "rope_freqs":
-                made["rope_freqs.weight"] = np.linspace(1, 3, self.n_rot // 2).astype(np.float32)
-            elif name == "cls":  # of a reranker: the dense layer
-                add(name, d, d, bias=bias)
-            elif name in ("cls1", "cls.output1", "cls.output2", "cls.output3"):  # so many labels
-                add(name[:-1], int(name[-1]), d, bias=bias)
-            elif name == "factors":
-                n = (
-                    self.key_dim if self.architecture == "phimoe" else self.n_rot
-                ) // 2  # there for dimensions that rest, too
-                made["rope_factors_long.weight"] = np.linspace(1, 4, n).astype(np.float32)
-                made["rope_factors_short.weight"] = np.linspace(1, 2, n).astype(np.float32)
-            else:
-                add(name, self.n_vocab, d, bias=bias)
-        for i in range(self.n_blocks):
-            self._add_layer(f"blk.{i}", i, metadata, add, made, rng)
-        if self.architecture == "t5encoder":
-            buckets = metadata["attention.relative_buckets_count"][1]
-            add("blk.0.attn_rel_b", buckets, self.n_heads)
-            names = {n: f"enc.{n.replace('attn_output', 'attn_o')}" if n[:4] == "blk." else n for n in made}
-            return {names[name]: values for name, values in made.items()}
-        return made
-
-    def _add_layer(
-        self,
-        block: str,
-        i: int,
-        metadata: dict[str, tuple[str, Any]],
-        add: Callable[..., None],
-        made: dict[str, np.ndarray],
-        rng: np.random.Generator,
-    ) -> None:
-        d, e, heads, kv, ff = self.n_embd, self.n_experts, self.n_heads, self.n_kv_heads, self.n_ff
-        if self.heads_of_layers:
-            heads, kv, ff = self.heads_of_layers[i]
-        key_dim, value_dim = self.dims_of(i, metadata)
-        q, k, v = heads * key_dim, kv * key_dim, kv * value_dim
-        shapes: dict[str, tuple[int, ...]] = {
-            "q": (2 * q if self.facts.gated else q, d),
-            "k": (k, d),
-            "v": (v, d),
-            "qkv": (q + k + v, d),
-            "o": (d, heads * value_dim),
-            "gate": (ff, d),
-            "up": (ff, d),
-            "up2": (2 * ff, d),
-            "down": (d, ff),
-        }
-        names = {"o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "up2": "ffn_up", "down": "ffn_down"}
-        names |= {short: f"attn_{short}" for short in ("q", "k", "v", "qkv")}
-        shared = self.expert_ff * metadata.get("expert_shared_count", ("", 1))[1]
-        stated = metadata.get("expert_shared_feed_forward_length")
-        if stated is not None:
-            times = metadata["expert_shared_count"][1] if self.architecture == "bailingmoe2" else 1
-            shared = stated[1] * times
-        hybrid = bool(self.facts.mixed)
-        tokens = self.parts().split()
-        shares = i >= self.n_layers - metadata.get("attention.shared_kv_layers", ("", 0))[1]
-        if self.architecture == "deci" and self.heads_of_layers:
-            tokens = [token for token in tokens if deci_has(token, heads, kv, ff)]
-            shapes["o"] = shapes["o"] if kv else (d, d)
-        for token in tokens:
-            name, bias = token.removesuffix("+b"), token.endswith("+b")
-            if name == "mixed" and self.attends(i):
-                if self.latent:
-                    self._add_latent(block, heads, d, add, i, metadata)
-                    continue
-                for part in self.facts.attention.split():
-                    add(f"{block}.{names[part]}", *shapes[part])
-            elif name in ("mixed", "mamba", "mamba2", "rwkv6", "rwkv7", "rwkv6qwen2", "arwkv7"):
-                kind = self.facts.mixed or name
-                self._add_recurrent(block, kind, metadata, add, made, rng)
-            elif name == "dense":  # a dense block or experts, by the layer
-                if not self.routed(i, metadata):
-                    for part in FEED[self.architecture in UNGATED :]:
-                        add(f"{block}.{names[part]}", *shapes[part], bias=self.architecture in UNGATED)
-                    continue
-                name = "moe"
-            if name in ("k", "v") and shares:
-                continue
-            if name in shapes:
-                add(f"{block}.{names[name]}", *shapes[name], bias=bias)
-            elif name[:2] == "n:":
-                add(f"{block}.{name[2:]}", d, bias=bias)
-            elif name[:2] == "h:" and not (hybrid and not self.attends(i)):
-                if "attn_k" not in name or not shares:
-                    add(f"{block}.{name[2:]}", key_dim)
-                    if self.architecture in ("gemma4", "gemma3n"):  # whose scores have no other scale
-                        made[f"{block}.{name[2:]}.weight"] *= np.float32(key_dim**-0.25)
-            elif name[:2] == "m:":
-                if i > 0:
-                    add(f"{block}.{name[2:]}", d)
-            elif name[:2] == "b:":
-                add(f"{block}.{name[2:]}", d)
-                made[f"{block}.{name[2:]}"] = made.pop(f"{block}.{name[2:]}.weight")
-            elif name in ("gates", "gates2") and not (hybrid and not self.attends(i)):
-                add(f"{block}.attn_gate", heads * (1 if name == "gates" else self.value_dim), d)
-            elif name == "output_scale":
-                made[f"{block}.layer_output_scale.weight"] = rng.uniform(0.5, 1, 1).astype(np.float32)
-            elif name == "layer_input" and metadata["embedding_length_per_layer_input"][1]:
-                width = metadata["embedding_length_per_layer_input"][1]
-                add(f"{block}.inp_gate", width, d)
-                add(f"{block}.proj", d, width)
-                add(f"{block}.post_norm", d)
-            elif name == "streams":
-                for part, shape in (
-                    ("altup_correct_coef", (4, 4)),
-                    ("altup_predict_coef", (16, 4)),
-                    ("altup_router", (4, d)),
-                    ("laurel_l", (5, d)),
-                    ("laurel_r", (d, 5)),
-                ):
-                    add(f"{block}.{part}", *shape)
-                for part in ("altup_correct_scale", "altup_router_norm", "laurel_post_norm"):
-                    add(f"{block}.{part}", d)
-            elif name == "both":
-                for part in ("post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"):
-                    add(f"{block}.{part}", d)
-                self._add_experts(block, e, d, False, add)
-                made[f"{block}.ffn_gate_inp.scale"] = rng.uniform(0.5, 2, d).astype(np.float32)
-                made[f"{block}.ffn_down_exps.scale"] = rng.uniform(0.5, 2, e).astype(np.float32)
-            elif name == "shexp2":
-                add(f"{block}.ffn_up_shexp", 2 * shared, d)
-                add(f"{block}.ffn_down_shexp", d, shared)
-            elif name[:2] == "r:":
-                add(f"{block}.{name[2:]}", q if "_q_" in name else k, bias=bias)
-            elif name[:2] == "e:" and not (hybrid and not self.attends(i)):  # each head its own norm
-                add(f"{block}.{name[2:]}", heads if "_q_" in name else kv, self.key_dim)
-                made[f"{block}.{name[2:]}.weight"] += 1
-                if bias:
-                    shape = made[f"{block}.{name[2:]}.weight"].shape
-                    made[f"{block}.{name[2:]}.bias"] = (0.3 * rng.standard_normal(shape)).astype(np.float32)
-            elif name in ("attn_sub", "ffn_sub"):
-                add(f"{block}.{name}_norm", heads * value_dim if name == "attn_sub" else ff)
-            elif name == "gain":
-                made[f"{block}.attn_q_norm.weight"] = rng.uniform(0.5, 2, (heads, 1)).astype(np.float32)
-            elif name == "scales":
-                for part in [part for part in made if part.startswith(f"{block}.")]:
-                    has = self.architecture == "bitnet" or "attn_output" in part or "ffn_down" in part
-                    if has and made[part].ndim == 2 and "norm" not in part:
-                        stem = part.removesuffix(".weight")
-                        made[f"{stem}.scale"] = rng.uniform(0.5, 1.5, 1).astype(np.float32)
-            elif name == "hc":
-                parts = 3 if "hyper_connection.sinkhorn_iterations" in metadata else 2
-                for part in ("attn", "ffn"):
-                    self._add_connection(f"{block}.hc_{part}", parts, metadata, add, made, rng)
-            elif name == "wide":
-                for part in FEED:
-                    add(f"{block}.{names[part]}", d, d)
-            elif name == "chunks":
-                width, n = (
-                    metadata[key][1] for key in ("expert_chunk_feed_forward_length", "experts_per_group")
-                )
-                add(f"{block}.ffn_gate_chexps", e // n, width, d)
-                add(f"{block}.ffn_up_chexps", e // n, width, d)
-                add(f"{block}.ffn_down_chexps", e // n, d, width)
-            elif name == "switch":
-                n, rank = 1 + metadata["adapters.count"][1], metadata["adapters.lora_rank"][1]
-                rows = {"attn_q": (q, d), "attn_k": (k, d), "attn_v": (v, d), "attn_output": shapes["o"]}
-                rows |= {names[part]: shapes[part] for part in FEED}
-                for part, (outputs, inputs) in rows.items():
-                    for kind, shape in (("lora_a", (n, rank, inputs)), ("lora_b", (n, outputs, rank))):
-                        values = rng.standard_normal(shape).astype(np.float32) * np.float32(shape[2] ** -0.5)
-                        values[0] = 0
-                        made[f"{block}.{part}.{kind}"] = values
-            elif name == "vis":
-                for part in ("vis_attn_qkv", "vis_attn_output"):
-                    add(f"{block}.{part}", *shapes[{"vis_attn_qkv": "qkv"}.get(part, "o")])
-                for part in FEED:
-                    add(f"{block}.vis_{part}", *shapes[part])
-            elif name == "sinks":
-                add(f"{block}.attn_sinks", heads)
-            elif name == "act":
-                made[f"{block}.ffn.act.scales"] = (1 + rng.random(ff)).astype(np.float32)
-            elif name == "moe":
-                self._add_experts(block, e, d, bias, add)
-            elif name == "probs":
-                if f"{block}.ffn_gate_inp.weight" in made:
-                    made[f"{block}.exp_probs_b.bias"] = (0.1 * rng.standard_normal(e)).astype(np.float32)
-            elif name == "shexp" and ("dense" not in tokens or self.routed(i, metadata)):
-                for part, shape in (("gate", (shared, d)), ("up", (shared, d)), ("down", (d, shared))):
-                    add(f"{block}.ffn_{part}_shexp", *shape)
-            elif name == "shgate":
-                made[f"{block}.ffn_gate_inp_shexp.weight"] = rng.standard_normal(d).astype(np.float32)
-            elif name == "indexer" and metadata.get("attention.indexer.types", ("", [True] * (i + 1)))[1][i]:
-                width, chosen = 64, metadata["attention.indexer.head_count"][1]
-                add(f"{block}.indexer.attn_k", width, d)
-                add(f"{block}.indexer.attn_q_b", chosen * width, self.q_rank)
-                add(f"{block}.indexer.proj", chosen, d)
-                add(f"{block}.indexer.k_norm", width, bias=True)
-            elif name == "mla":
-                self._add_latent(block, heads, d, add, i, metadata)
-            elif name == "gate_mix":
-                for part in ("attn", "ffn"):
-                    self._add_gate_mix(f"{block}.hc_{part}", metadata, add)
-            elif name == "ngrams":
-                if i in metadata.get("ple.layers", ("", []))[1]:
-                    many = metadata["hyper_connection.count"][1] * d
-                    add(f"{block}.ple_key", many, d)
-                    add(f"{block}.ple_value", d, d)
-                    for part in ("key", "query", "conv"):
-                        add(f"{block}.ple_norm_{part}", many)
-                    add(f"{block}.ple_conv1d", many, metadata["ple.conv_kernel"][1])
-            elif name == "mean_indexer":
-                if self.attends(i):
-                    width, of_q = (
-                        metadata[f"attention.indexer.{k}"][1] for k in ("key_length", "head_count")
-                    )
-                    add(f"{block}.indexer.q_proj", of_q * width, d)
-                    add(f"{block}.indexer.k_proj", width, d)
-                    add(f"{block}.indexer.q_norm", width)
-                    add(f"{block}.indexer.k_norm", width)
-            elif name == "pool_indexer":
-                if self.attends(i) and metadata.get("attention.indexer.types", ("", [True] * (i + 1)))[1][i]:
-                    width, of_q, pool = (
-                        metadata[f"attention.indexer.{k}"][1] for k in ("key_length", "head_count", "kpool")
-                    )
-                    add(f"{block}.indexer.attn_k", width, d)
-                    add(f"{block}.indexer.attn_q_b", of_q * width, self.q_rank)
-                    add(f"{block}.indexer.proj", of_q, d)
-                    add(f"{block}.indexer.k_norm", width, bias=True)
-                    add(f"{block}.indexer_compressor_gate", width, d)
-                    add(f"{block}.indexer_compressor_ape", pool, width)
-            elif name == "compressed":
-                self._add_compressed(block, i, metadata, add)
-            elif name == "hashed":
-                if i < metadata["hash_layer_count"][1]:
-                    experts = [rng.permutation(e)[: self.n_used] for _ in range(self.n_vocab)]
-                    made[f"{block}.ffn_gate_tid2eid.weight"] = np.array(experts, np.int32)
-                else:
-                    made[f"{block}.exp_probs_b.bias"] = (0.1 * rng.standard_normal(e)).astype(np.float32)
-            elif name == "block_indexer":
-                if self.routed(i, metadata):
-                    width, of_q = (
-                        metadata[f"attention.indexer.{k}"][1] for k in ("key_length", "head_count")
-                    )
-                    add(f"{block}.indexer.q_proj", of_q * width, d)
-                    add(f"{block}.indexer.k_proj", width, d)
-                    add(f"{block}.indexer.q_norm", width)
-                    add(f"{block}.indexer.k_norm", width)
-            elif name == "values":
-                if not self.routed(i, metadata) or not metadata["attention.value_expert_count"][1]:
-                    add(f"{block}.attn_v", v, d)
-                    continue
-                many = metadata["attention.value_expert_count"][1]
-                add(f"{block}.attn_v_gate", many, d, bias="no_v_bias" not in tokens)
-                add(f"{block}.attn_v_exps", many, v, d)
-            elif name == "turned":
-                add(f"{block}.attn_k_norm", self.n_rot)
-            elif name == "bare_probs" and f"{block}.ffn_gate_inp.weight" in made:
-                made[f"{block}.exp_probs_b"] = (0.1 * rng.standard_normal(e)).astype(np.float32)
-            elif name == "single" and i % 3 == 0:
-                self._add_recurrent(block, "mamba2", metadata, add, made, rng)
-            elif name == "single" and i % 3 == 2:
-                for part in "qkvo":
-                    add(f"{block}.{names[part]}", *shapes[part])
-            elif name == "single" and "expert_count" not in metadata:
-                add(f"{block}.ffn_up", ff, d)
-                add(f"{block}.ffn_down", d, ff)
-            elif name == "single":
-                self._add_ungated(block, metadata, shared, add)
-                made[f"{block}.exp_probs_b.bias"] = (0.1 * rng.standard_normal(e)).astype(np.float32)
-
-    def _add_connection(
-        self,
-        name: str,
-        parts: int,
-        metadata: dict[str, tuple[str, Any]],
-        add: Callable[..., None],
-        made: dict[str, np.ndarray],
-        rng: np.random.Generator,
-    ) -> None:
-        n = metadata["hyper_connection.count"][1]
-        numbers = sum([n, n, n * n][:parts])
-        add(f"{name}_fn", numbers, n * self.n_embd)
-        made[f"{name}_base.weight"] = rng.standard_normal(numbers).astype(np.float32)
-        made[f"{name}_scale.weight"] = rng.uniform(0.5, 1.5, parts).astype(np.float32)
-
-    def _add_gate_mix(
-        self, name: str, metadata: dict[str, tuple[str, Any]], add: Callable[..., None], injects: bool = True
-    ) -> None:
-        n, rank = (metadata[f"hyper_connection.{key}"][1] for key in ("count", "low_rank"))
-        add(f"{name}_norm", n * self.n_embd)
-        add(f"{name}_down", rank, n * self.n_embd)
-        add(f"{name}_up", n * self.n_embd, rank)
-        if injects:
-            add(f"{name}_inject", n, n * self.n_embd)
-
-    def _add_compressed(
-        self, block: str, i: int, metadata: dict[str, tuple[str, Any]], add: Callable[..., None]
-    ) -> None:
-        d, dim, q = self.n_embd, self.key_dim, self.q_rank
-        size, groups, rank = (
-            metadata[f"attention.{key}"][1]
-            for key in ("compress_ratios", "output_group_count", "output_lora_rank")
-        )
-        add(f"{block}.attn_q_a", q, d)
-        add(f"{block}.attn_q_a_norm", q)
-        add(f"{block}.attn_q_b", self.n_heads * dim, q)
-        add(f"{block}.attn_kv", dim, d)
-        add(f"{block}.attn_kv_a_norm", dim)
-        add(f"{block}.attn_output_a", groups * rank, self.n_heads * dim // groups)
-        add(f"{block}.attn_output_b", d, groups * rank)
-        heads, width = (metadata[f"attention.indexer.{key}"][1] for key in ("head_count", "key_length"))
-        for name, of in (("attn_compressor", dim), ("indexer_compressor", width)):
-            if size[i] == 4 or (size[i] and of == dim and name == "attn_compressor"):
-                wide = of * (2 if size[i] == 4 else 1)
-                add(f"{block}.{name}_kv", wide, d)
-                add(f"{block}.{name}_gate", wide, d)
-                add(f"{block}.{name}_ape", size[i], wide)
-                add(f"{block}.{name}_norm", of)
-        if size[i] == 4:
-            add(f"{block}.indexer.attn_q_b", heads * width, q)
-            add(f"{block}.indexer.proj", heads, d)
-
-    def _add_ungated(
-        self, block: str, metadata: dict[str, tuple[str, Any]], shared: int, add: Callable[..., None]
-    ) -> None:
-        """Experts without gates, perhaps with a narrower input."""
-        d, e, width = self.n_embd, self.n_experts, metadata["expert_feed_forward_length"][1]
-        if isinstance(width, list):
-            width = width[int(block.split(".")[1])]
-        latent = metadata.get("moe_latent_size", ("", 0))[1]
-        add(f"{block}.ffn_gate_inp", e, d)
-        if latent:
-            add(f"{block}.ffn_latent_down", latent, d)
-            add(f"{block}.ffn_latent_up", d, latent)
-        add(f"{block}.ffn_up_exps", e, width, latent or d)
-        add(f"{block}.ffn_down_exps", e, latent or d, width)
-        add(f"{block}.ffn_up_shexp", shared, d)
-        add(f"{block}.ffn_down_shexp", d, shared)
-
-    def _add_experts(self, block: str, e: int, d: int, bias: bool, add: Callable[..., None]) -> None:
-        width = self.expert_ff
-        add(f"{block}.ffn_gate_inp", e, d, bias=bias)
-        narrow = self.metadata().get("expert_latent_length", ("", 0))[1]
-        if narrow:
-            add(f"{block}.ffn_routed_down", narrow, d)
-            add(f"{block}.ffn_routed_up", d, narrow)
-            if "no_routed_norm" not in self.extra.split():
-                add(f"{block}.ffn_routed_norm", narrow)
-            d = narrow
-        if self.architecture not in UNGATED:
-            add(f"{block}.ffn_gate_exps", e, width, d, bias=bias)
-        add(f"{block}.ffn_up_exps", e, width, d, bias=bias)
-        add(f"{block}.ffn_down_exps", e, d, width, bias=bias)
-
-    def _add_latent(
-        self,
-        block: str,
-        heads: int,
-        d: int,
-        add: Callable[..., None],
-        i: int,
-        metadata: dict[str, tuple[str, Any]],
-    ) -> None:
-        rank, key_dim, value_dim = self.kv_rank, self.key_dim, self.value_dim
-        if "attention.kv_lora_rank_swa" in metadata and metadata["attention.sliding_window_pattern"][1][i]:
-            rank, key_dim, value_dim = (
-                metadata[f"attention.{key}_swa"][1]
-                for key in ("kv_lora_rank", "key_length_mla", "value_length_mla")
-            )
-        fixed = key_dim - self.n_rot
-        if self.q_rank:
-            add(f"{block}.attn_q_a", self.q_rank, d)
-            add(f"{block}.attn_q_a_norm", self.q_rank)
-            add(f"{block}.attn_q_b", heads * key_dim, self.q_rank)
-        else:
-            add(f"{block}.attn_q", heads * key_dim, d)
-        add(f"{block}.attn_kv_a_mqa", rank + self.n_rot, d)
-        add(f"{block}.attn_kv_a_norm", rank)
-        if self.old_latent:
-            add(f"{block}.attn_kv_b", heads * (fixed + value_dim), rank)
-        else:
-            add(f"{block}.attn_k_b", heads, rank, fixed)
-            add(f"{block}.attn_v_b", heads, value_dim, rank)
-        add(f"{block}.attn_output", d, heads * value_dim)
+        return Maker(self).all_tensors()
 
     def file(self, **replaced: np.ndarray | None) -> bytes:
         """The GGUF file, all F32; tensors can be replaced or, with None, left out."""
-        tensors = {name: values for name, values in (self.tensors() | replaced).items() if values is not None}
-        return self._file([stored(name, values, "F32") for name, values in tensors.items()])
+        return self.file_of(self.tensors() | replaced)
+
+    def file_of(self, tensors: Mapping[str, np.ndarray | None]) -> bytes:
+        """The same with these tensors, whatever the metadata say of them."""
+        there = {name: values for name, values in tensors.items() if values is not None}
+        return self._file([stored(name, values, "F32") for name, values in there.items()])
 
     def _file(self, tensors: list[ggufwriter.Tensor]) -> bytes:
         pairs: list[tuple[str, str, Any]] = [
@@ -911,6 +230,514 @@ class Model:
             pairs.append(("tokenizer.ggml.token_type_count", "u32", 2))
         pairs += [(self.full_key(key), *pair) for key, pair in self.metadata().items()]
         return ggufwriter.write(pairs, tensors)
+
+
+DERIVED: dict[str, Callable[[Model], Any]] = {
+    "twice_ff": lambda m: 2 * m.n_ff,
+    "half_width": lambda m: m.n_embd // 2,  # of a hidden state
+    "half_dim": lambda m: max(2, m.key_dim // 4 * 2),  # half a head, even
+    "alternating": lambda m: [i % 2 == 0 for i in range(m.n_layers)],
+    "every_second": lambda m: [i % 2 == 1 for i in range(m.n_layers)],
+    "all_but_thirds": lambda m: [i % 3 < 2 for i in range(m.n_layers)],
+    "block_sizes": lambda m: [3 * (i > 1) for i in range(m.n_layers)],  # 0 in the first that attends
+    "limits": lambda m: [0.5 * i for i in range(m.n_layers)],
+    "tight_limits": lambda m: [0.5 + 0.25 * i for i in range(m.n_layers)],
+    "n_shared": lambda m: max(0, m.n_layers - 3),  # layers that share keys and values
+    "low_passes": lambda m: m.n_layers - 1,  # through the low one of two stacks of one layer
+    "wide_key": lambda m: m.n_rot + 6,  # of a selector, of which a part rotates
+    "slices": lambda m: next(n for n in (4, 3, 2, 1) if m.n_embd % n == 0),  # that are normed apart
+    "local_rank": lambda m: m.kv_rank + 3,  # of latent attention in layers with a window
+    "local_row": lambda m: m.kv_rank + 3 + m.n_rot,  # numbers of such a layer's cached row
+    "local_key": lambda m: m.n_rot + 5,
+    "half_group": lambda m: 2 - m.n_experts % 2,  # experts of a group
+    "half_rwkv_heads": lambda m: half_if_even(m.n_embd // m.head_size),
+    "sections": lambda m: [m.n_rot // 2 - m.n_rot // 6 * 2, m.n_rot // 6, m.n_rot // 6, 0],
+}
+"""Metadata that follow from the sizes of a model, by the word behind "@"."""
+
+
+def half_if_even(n: int) -> int:
+    return n // 2 if n % 2 == 0 else n
+
+
+Shapes = dict[str, tuple[int, ...]]
+"""By name; a name with "+b" has a bias beside it."""
+
+
+class Maker:
+    """Makes the tensors of a model, one after the other: their order is that of their random numbers.
+
+    Attributes:
+        made: float32, by GGUF name.
+        block: before the names of the tensors that are being made.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.metadata = model.metadata()
+        self.rng = np.random.default_rng(model.seed + 1)
+        self.made: dict[str, np.ndarray] = {}
+        self.block = ""
+        self.extra = model.extra.split()
+
+    def of(self, key: str, default: Any = 0) -> Any:
+        """A value of the metadata."""
+        return self.metadata.get(key, ("", default))[1]
+
+    def add(self, name: str, *shape: int, bias: bool = False) -> None:
+        """A matrix, or numbers near 1."""
+        spread = shape[-1] ** -0.5 if len(shape) > 1 else 0.0
+        values = self.rng.standard_normal(shape)
+        self.bare(f"{name}.weight", values * spread if spread else 1 + 0.3 * values)
+        if bias:
+            size = shape[:-1] if len(shape) > 1 else shape
+            self.bare(f"{name}.bias", 0.3 * self.rng.standard_normal(size))
+
+    def add_all(self, shapes: Shapes) -> None:
+        for name, shape in shapes.items():
+            self.add(name.removesuffix("+b"), *shape, bias=name.endswith("+b"))
+
+    def bare(self, name: str, values: np.ndarray) -> None:
+        """A tensor of these values."""
+        self.made[f"{self.block}{name}"] = values.astype(np.float32)
+
+    def all_tensors(self) -> dict[str, np.ndarray]:
+        model, d = self.model, self.model.n_embd
+        self.add("token_embd", model.n_vocab, d)
+        self.made["token_embd.weight"] *= np.float32(d**0.5 / 2)
+        for token in (model.facts.beside if model.beside is None else model.beside).split():
+            self.add_beside(token.removesuffix("+b"), token.endswith("+b"))
+        for i in range(model.n_blocks):
+            self.block = f"blk.{i}."
+            self.add_layer(i)
+        self.block = ""
+        if model.architecture == "t5encoder":
+            self.add("blk.0.attn_rel_b", self.of("attention.relative_buckets_count"), model.n_heads)
+            made = self.made.items()
+            return {f"enc.{n.replace('attn_output', 'attn_o')}" if n[:4] == "blk." else n: x for n, x in made}
+        return self.made
+
+    def add_beside(self, name: str, bias: bool) -> None:
+        """Tensors beside the layers."""
+        model, d, width = self.model, self.model.n_embd, self.of("embedding_length_per_layer_input")
+        wide = model.n_layers * width
+        of_layers = {"per_layer_model_proj": (wide, d), "per_layer_proj_norm": (width,)}
+        ngrams = sum(self.of("ple.head_vocab_sizes", []))
+        shapes: dict[str, Shapes] = {
+            "position_embd": {name: (model.context, d)},
+            "token_types": {name: (2, d)},
+            "dense_2": {name: (3 * d, d)},  # behind the pooling of an encoder
+            "dense_3": {name: (d, 3 * d)},
+            "layer_inputs": {"per_layer_token_embd": (model.n_vocab, wide), **of_layers} if width else {},
+            "layer_projection": of_layers,
+            "narrow_output": {"output": (self.of("embedding_length_out"), d)},
+            "ngram_table": {"per_layer_token_embd": (ngrams, width)} if self.of("ple.layers") else {},
+            "streams": {"altup_proj": (3, d, d), "altup_unembd_proj": (3, d, d)},
+        }
+        if name in shapes:
+            self.add_all(shapes[name])
+        elif name.startswith("n:"):
+            self.add(name[2:], d, bias=bias)
+        elif name == "hc_head":
+            self.add_connection("output_hc", 1)
+        elif name == "gate_mix":
+            self.add_gate_mix("output_hc", False)
+        elif name == "z_l_init":
+            self.bare("hrm.z_l_init", self.rng.standard_normal(d))
+        elif name == "rope_freqs":
+            self.bare("rope_freqs.weight", np.linspace(1, 3, model.n_rot // 2))
+        elif name == "cls":  # of a reranker: the dense layer
+            self.add(name, d, d, bias=bias)
+        elif name in ("cls1", "cls.output1", "cls.output2", "cls.output3"):  # so many labels
+            self.add(name[:-1], int(name[-1]), d, bias=bias)
+        elif name == "factors":  # there for dimensions that rest, too
+            n = (model.key_dim if model.architecture == "phimoe" else model.n_rot) // 2
+            for length, most in (("long", 4), ("short", 2)):
+                self.bare(f"rope_factors_{length}.weight", np.linspace(1, most, n))
+        else:
+            self.add(name, model.n_vocab, d, bias=bias)
+
+    def add_layer(self, i: int) -> None:
+        """The tensors of a layer, token by token of `Architecture.layer`."""
+        model, facts, add, of = self.model, self.model.facts, self.add, self.of
+        architecture, d, e = model.architecture, model.n_embd, model.n_experts
+        heads, kv, ff = model.n_heads, model.n_kv_heads, model.n_ff
+        if model.heads_of_layers:
+            heads, kv, ff = model.heads_of_layers[i]
+        key_dim, value_dim = model.dims_of(i, self.metadata)
+        q, k, v = heads * key_dim, kv * key_dim, kv * value_dim
+        matrices: Shapes = {
+            "q": (2 * q if facts.gated else q, d), "k": (k, d), "v": (v, d), "qkv": (q + k + v, d),
+            "o": (d, heads * value_dim), "gate": (ff, d), "up": (ff, d), "up2": (2 * ff, d), "down": (d, ff),
+        }  # fmt: skip
+        names = {"o": "attn_output", "gate": "ffn_gate", "up": "ffn_up", "up2": "ffn_up", "down": "ffn_down"}
+        names |= {short: f"attn_{short}" for short in ("q", "k", "v", "qkv")}
+        shared = model.expert_ff * of("expert_shared_count", 1)
+        if "expert_shared_feed_forward_length" in self.metadata:
+            times = of("expert_shared_count") if architecture == "bailingmoe2" else 1
+            shared = of("expert_shared_feed_forward_length") * times
+        attends, routed = not facts.mixed or model.attends(i), model.routed(i, self.metadata)
+        tokens = model.parts().split()
+        shares = i >= model.n_layers - of("attention.shared_kv_layers")
+        if architecture == "deci" and model.heads_of_layers:
+            tokens = [token for token in tokens if deci_has(token, heads, kv, ff)]
+            matrices["o"] = matrices["o"] if kv else (d, d)
+        parts = {f"ffn_{part}": matrices[part] for part in FEED}
+        of_q, wide_key, pool = (
+            of(f"attention.indexer.{key}") for key in ("head_count", "key_length", "kpool")
+        )
+        has_own = of("attention.indexer.types", [True] * (i + 1))[i]
+        plain_indexer = {"indexer.q_proj": (of_q * wide_key, d), "indexer.k_proj": (wide_key, d),
+                         "indexer.q_norm": (wide_key,), "indexer.k_norm": (wide_key,)}  # fmt: skip
+        of_layer, many = of("embedding_length_per_layer_input"), of("hyper_connection.count") * d
+        chunks, chunk_width = e // of("experts_per_group", 1), of("expert_chunk_feed_forward_length")
+        values = of("attention.value_expert_count") * routed
+        of_values = {"attn_v_gate+b": (values, d), "attn_v_exps": (values, v, d)}
+        if "no_v_bias" in tokens:
+            of_values = {"attn_v_gate": (values, d), "attn_v_exps": (values, v, d)}
+        shapes: dict[str, Shapes] = {
+            "streams": {
+                "altup_correct_coef": (4, 4), "altup_predict_coef": (16, 4), "altup_router": (4, d),
+                "laurel_l": (5, d), "laurel_r": (d, 5), "altup_correct_scale": (d,),
+                "altup_router_norm": (d,), "laurel_post_norm": (d,),
+            },
+            "shexp": {
+                "ffn_gate_shexp": (shared, d), "ffn_up_shexp": (shared, d), "ffn_down_shexp": (d, shared),
+            } if "dense" not in tokens or routed else {},
+            "shexp2": {"ffn_up_shexp": (2 * shared, d), "ffn_down_shexp": (d, shared)},
+            "attn_sub": {"attn_sub_norm": (heads * value_dim,)},
+            "ffn_sub": {"ffn_sub_norm": (ff,)},
+            "wide": dict.fromkeys(parts, (d, d)),
+            "chunks": {
+                "ffn_gate_chexps": (chunks, chunk_width, d), "ffn_up_chexps": (chunks, chunk_width, d),
+                "ffn_down_chexps": (chunks, d, chunk_width),
+            },
+            "vis": {
+                "vis_attn_qkv": matrices["qkv"], "vis_attn_output": matrices["o"],
+                **{f"vis_{part}": matrices[part] for part in FEED},
+            },
+            "sinks": {"attn_sinks": (heads,)},
+            "turned": {"attn_k_norm": (model.n_rot,)},
+            "gates": {"attn_gate": (heads, d)} if attends else {},
+            "gates2": {"attn_gate": (heads * model.value_dim, d)} if attends else {},
+            "layer_input": {"inp_gate": (of_layer, d), "proj": (d, of_layer), "post_norm": (d,)}
+            if of_layer else {},
+            "indexer": {
+                "indexer.attn_k": (64, d), "indexer.attn_q_b": (of_q * 64, model.q_rank),
+                "indexer.proj": (of_q, d), "indexer.k_norm+b": (64,),
+            } if has_own else {},
+            "block_indexer": plain_indexer if routed else {},
+            "mean_indexer": plain_indexer if attends else {},
+            "pool_indexer": {
+                "indexer.attn_k": (wide_key, d), "indexer.attn_q_b": (of_q * wide_key, model.q_rank),
+                "indexer.proj": (of_q, d), "indexer.k_norm+b": (wide_key,),
+                "indexer_compressor_gate": (wide_key, d), "indexer_compressor_ape": (pool, wide_key),
+            } if attends and has_own else {},
+            "ngrams": {
+                "ple_key": (many, d), "ple_value": (d, d), "ple_norm_key": (many,), "ple_norm_query": (many,),
+                "ple_norm_conv": (many,), "ple_conv1d": (many, of("ple.conv_kernel")),
+            } if i in of("ple.layers", []) else {},
+            "values": of_values if values else {"attn_v": (v, d)},
+        }  # fmt: skip
+        for token in tokens:
+            name, bias = token.removesuffix("+b"), token.endswith("+b")
+            if name == "mixed" and model.attends(i):
+                if model.latent:
+                    self.add_latent(i, heads)
+                else:
+                    self.add_all({names[part]: matrices[part] for part in facts.attention.split()})
+            elif name in ("mixed", "mamba", "mamba2", "rwkv6", "rwkv7", "rwkv6qwen2", "arwkv7"):
+                self.add_recurrent(facts.mixed or name, i)
+            elif name == "dense" and not routed:  # a dense block or experts, by the layer
+                for part in FEED[architecture in UNGATED :]:
+                    add(names[part], *matrices[part], bias=architecture in UNGATED)
+            elif name in ("moe", "dense"):
+                self.add_experts(bias)
+            elif name in ("k", "v") and shares:
+                pass
+            elif name in matrices:
+                add(names[name], *matrices[name], bias=bias)
+            elif name in shapes:
+                self.add_all(shapes[name])
+            elif name[:2] == "n:" or (name[:2] == "m:" and i > 0):
+                add(name[2:], d, bias=bias)
+            elif name[:2] == "h:" and attends and not ("attn_k" in name and shares):
+                add(name[2:], key_dim)
+                if architecture in ("gemma4", "gemma3n"):  # whose scores have no other scale
+                    self.made[f"{self.block}{name[2:]}.weight"] *= np.float32(key_dim**-0.25)
+            elif name[:2] == "b:":
+                add(name[2:], d)
+                self.made[f"{self.block}{name[2:]}"] = self.made.pop(f"{self.block}{name[2:]}.weight")
+            elif name[:2] == "r:":
+                add(name[2:], q if "_q_" in name else k, bias=bias)
+            elif name[:2] == "e:" and attends:  # each head its own norm
+                shape = heads if "_q_" in name else kv, model.key_dim
+                add(name[2:], *shape)
+                self.made[f"{self.block}{name[2:]}.weight"] += 1
+                if bias:
+                    self.bare(f"{name[2:]}.bias", 0.3 * self.rng.standard_normal(shape))
+            elif name == "output_scale":
+                self.bare("layer_output_scale.weight", self.rng.uniform(0.5, 1, 1))
+            elif name == "both":
+                self.add_all(dict.fromkeys(("post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"), (d,)))
+                self.add_experts(False)
+                self.bare("ffn_gate_inp.scale", self.rng.uniform(0.5, 2, d))
+                self.bare("ffn_down_exps.scale", self.rng.uniform(0.5, 2, e))
+            elif name == "gain":
+                self.bare("attn_q_norm.weight", self.rng.uniform(0.5, 2, (heads, 1)))
+            elif name == "scales":
+                for part in [part for part in self.made if part.startswith(self.block)]:
+                    has = architecture == "bitnet" or "attn_output" in part or "ffn_down" in part
+                    if has and self.made[part].ndim == 2 and "norm" not in part:
+                        stem = part.removeprefix(self.block).removesuffix(".weight")
+                        self.bare(f"{stem}.scale", self.rng.uniform(0.5, 1.5, 1))
+            elif name == "hc":
+                for part in ("attn", "ffn"):
+                    sinkhorn = "hyper_connection.sinkhorn_iterations" in self.metadata
+                    self.add_connection(f"hc_{part}", 3 if sinkhorn else 2)
+            elif name == "switch":
+                n, rank = 1 + of("adapters.count"), of("adapters.lora_rank")
+                rows = {"attn_q": (q, d), "attn_k": (k, d), "attn_v": (v, d), "attn_output": matrices["o"]}
+                for part, (outputs, inputs) in (rows | parts).items():
+                    for kind, sides in (("lora_a", (n, rank, inputs)), ("lora_b", (n, outputs, rank))):
+                        made = self.rng.standard_normal(sides).astype(np.float32) * np.float32(
+                            sides[2] ** -0.5
+                        )
+                        made[0] = 0
+                        self.bare(f"{part}.{kind}", made)
+            elif name == "act":
+                self.bare("ffn.act.scales", 1 + self.rng.random(ff))
+            elif name in ("probs", "bare_probs"):
+                if f"{self.block}ffn_gate_inp.weight" in self.made:
+                    self.add_probabilities("exp_probs_b" if name == "bare_probs" else "exp_probs_b.bias")
+            elif name == "shgate":
+                self.bare("ffn_gate_inp_shexp.weight", self.rng.standard_normal(d))
+            elif name == "mla":
+                self.add_latent(i, heads)
+            elif name == "gate_mix":
+                for part in ("attn", "ffn"):
+                    self.add_gate_mix(f"hc_{part}")
+            elif name == "compressed":
+                self.add_compressed(i)
+            elif name == "hashed" and i < of("hash_layer_count"):
+                chosen = [self.rng.permutation(e)[: model.n_used] for _ in range(model.n_vocab)]
+                self.made[f"{self.block}ffn_gate_tid2eid.weight"] = np.array(chosen, np.int32)
+            elif name == "hashed":
+                self.add_probabilities()
+            elif name == "single" and i % 3 == 0:
+                self.add_recurrent("mamba2", i)
+            elif name == "single" and i % 3 == 2:
+                self.add_all({names[part]: matrices[part] for part in "qkvo"})
+            elif name == "single" and "expert_count" not in self.metadata:
+                self.add_all({"ffn_up": (ff, d), "ffn_down": (d, ff)})
+            elif name == "single":
+                self.add_ungated(i, shared)
+                self.add_probabilities()
+
+    def add_probabilities(self, name: str = "exp_probs_b.bias") -> None:
+        """A number for each expert, which is added for the choice alone."""
+        self.bare(name, 0.1 * self.rng.standard_normal(self.model.n_experts))
+
+    def add_connection(self, name: str, parts: int) -> None:
+        n = self.of("hyper_connection.count")
+        numbers = sum([n, n, n * n][:parts])
+        self.add(f"{name}_fn", numbers, n * self.model.n_embd)
+        self.bare(f"{name}_base.weight", self.rng.standard_normal(numbers))
+        self.bare(f"{name}_scale.weight", self.rng.uniform(0.5, 1.5, parts))
+
+    def add_gate_mix(self, name: str, injects: bool = True) -> None:
+        n, rank = (self.of(f"hyper_connection.{key}") for key in ("count", "low_rank"))
+        many = n * self.model.n_embd
+        shapes = {f"{name}_norm": (many,), f"{name}_down": (rank, many), f"{name}_up": (many, rank)}
+        self.add_all(shapes | ({f"{name}_inject": (n, many)} if injects else {}))
+
+    def add_compressed(self, i: int) -> None:
+        d, dim, q, heads = self.model.n_embd, self.model.key_dim, self.model.q_rank, self.model.n_heads
+        sizes, groups, rank = (
+            self.of(f"attention.{key}")
+            for key in ("compress_ratios", "output_group_count", "output_lora_rank")
+        )
+        size = sizes[i]
+        self.add_all({
+            "attn_q_a": (q, d), "attn_q_a_norm": (q,), "attn_q_b": (heads * dim, q), "attn_kv": (dim, d),
+            "attn_kv_a_norm": (dim,), "attn_output_a": (groups * rank, heads * dim // groups),
+            "attn_output_b": (d, groups * rank),
+        })  # fmt: skip
+        of_q, width = (self.of(f"attention.indexer.{key}") for key in ("head_count", "key_length"))
+        for name, one in (("attn_compressor", dim), ("indexer_compressor", width)):
+            if size == 4 or (size and name == "attn_compressor"):
+                wide = one * (2 if size == 4 else 1)
+                self.add_all({
+                    f"{name}_kv": (wide, d), f"{name}_gate": (wide, d), f"{name}_ape": (size, wide),
+                    f"{name}_norm": (one,),
+                })  # fmt: skip
+        if size == 4:
+            self.add_all({"indexer.attn_q_b": (of_q * width, q), "indexer.proj": (of_q, d)})
+
+    def add_ungated(self, i: int, shared: int) -> None:
+        """Experts without gates, perhaps with a narrower input."""
+        d, e, width = self.model.n_embd, self.model.n_experts, self.of("expert_feed_forward_length")
+        width = width[i] if isinstance(width, list) else width
+        latent = self.of("moe_latent_size")
+        narrow = {"ffn_latent_down": (latent, d), "ffn_latent_up": (d, latent)} if latent else {}
+        self.add_all({
+            "ffn_gate_inp": (e, d), **narrow, "ffn_up_exps": (e, width, latent or d),
+            "ffn_down_exps": (e, latent or d, width), "ffn_up_shexp": (shared, d),
+            "ffn_down_shexp": (d, shared),
+        })  # fmt: skip
+
+    def add_experts(self, bias: bool) -> None:
+        width, d, e, b = self.model.expert_ff, self.model.n_embd, self.model.n_experts, "+b" * bias
+        self.add_all({f"ffn_gate_inp{b}": (e, d)})
+        narrow = self.of("expert_latent_length")
+        if narrow:
+            self.add_all({"ffn_routed_down": (narrow, d), "ffn_routed_up": (d, narrow)})
+            if "no_routed_norm" not in self.extra:
+                self.add("ffn_routed_norm", narrow)
+            d = narrow
+        if self.model.architecture not in UNGATED:
+            self.add_all({f"ffn_gate_exps{b}": (e, width, d)})
+        self.add_all({f"ffn_up_exps{b}": (e, width, d), f"ffn_down_exps{b}": (e, d, width)})
+
+    def add_latent(self, i: int, heads: int) -> None:
+        model, d, ranked = self.model, self.model.n_embd, self.model.q_rank
+        rank, key_dim, value_dim = model.kv_rank, model.key_dim, model.value_dim
+        if "attention.kv_lora_rank_swa" in self.metadata and self.of("attention.sliding_window_pattern")[i]:
+            rank, key_dim, value_dim = (
+                self.of(f"attention.{key}_swa")
+                for key in ("kv_lora_rank", "key_length_mla", "value_length_mla")
+            )
+        fixed = key_dim - model.n_rot
+        if ranked:
+            queries: Shapes = {"attn_q_a": (ranked, d), "attn_q_a_norm": (ranked,)}
+            queries["attn_q_b"] = heads * key_dim, ranked
+        else:
+            queries = {"attn_q": (heads * key_dim, d)}
+        values: Shapes = {"attn_k_b": (heads, rank, fixed), "attn_v_b": (heads, value_dim, rank)}
+        if model.old_latent:
+            values = {"attn_kv_b": (heads * (fixed + value_dim), rank)}
+        compressed = {"attn_kv_a_mqa": (rank + model.n_rot, d), "attn_kv_a_norm": (rank,)}
+        self.add_all(queries | compressed | values | {"attn_output": (d, heads * value_dim)})
+
+    def add_recurrent(self, kind: str, i: int) -> None:
+        model, d, rng, add_all, bare = self.model, self.model.n_embd, self.rng, self.add_all, self.bare
+        taps, inner, n, rank, groups = (
+            self.of(f"ssm.{key}", 1)
+            for key in ("conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count")
+        )
+        if kind == "mamba":
+            add_all({
+                "ssm_in": (2 * inner, d), "ssm_conv1d+b": (inner, taps), "ssm_x": (rank + 2 * n, inner),
+                "ssm_dt+b": (inner, rank),
+            })  # fmt: skip
+            bare("ssm_a", -np.exp(rng.standard_normal((inner, n))))
+            bare("ssm_d", rng.standard_normal(inner))
+            self.add("ssm_out", d, inner)
+            if model.architecture == "jamba":
+                add_all({"ssm_dt_norm": (rank,), "ssm_b_norm": (n,), "ssm_c_norm": (n,)})
+        elif kind == "mamba2":
+            channels = inner + 2 * groups * n
+            add_all({"ssm_in": (inner + channels + rank, d), "ssm_conv1d+b": (channels, taps)})
+            bare("ssm_dt.bias", rng.standard_normal(rank))
+            bare("ssm_a", -np.exp(rng.standard_normal((rank, 1))))
+            bare("ssm_d", rng.standard_normal((rank, 1)))
+            if "no_ssm_norm" not in self.extra:
+                bare("ssm_norm.weight", 1 + 0.3 * rng.standard_normal((groups, inner // groups)))
+            self.add("ssm_out", d, inner)
+        elif kind == "plamo2":
+            low = max(64, d // 16)
+            add_all({
+                "ssm_in": (2 * inner, d), "ssm_conv1d": (inner, taps), "ssm_x": (low + 2 * n, inner),
+                "ssm_dt+b": (rank, low),
+            })  # fmt: skip
+            bare("ssm_a", -np.exp(rng.standard_normal(rank)))
+            bare("ssm_d", rng.standard_normal(rank))
+            for name, width in (("dt", low), ("b", n), ("c", n)):
+                bare(f"ssm_{name}_norm", 1 + 0.3 * rng.standard_normal(width))
+            self.add("ssm_out", d, inner)
+        elif kind == "delta":
+            self.add_delta(inner, n, rank, groups, taps)
+        elif kind == "kda":
+            self.add_kda(taps)
+        elif kind == "lightning":
+            wide = model.n_heads * model.key_dim
+            add_all({"attn_qkv": (3 * wide, d), "attn_gate": (wide, d), "attn_norm_2": (wide,)})
+            self.add("attn_output", d, wide)
+        elif kind == "shortconv":
+            add_all({
+                "shortconv.conv": (d, 3), "shortconv.in_proj": (3 * d, d), "shortconv.out_proj": (d, d),
+            })  # fmt: skip
+        else:
+            self.add_rwkv(kind, i)
+
+    def add_delta(self, inner: int, dim: int, heads: int, keys: int, taps: int) -> None:
+        model, d, channels = self.model, self.model.n_embd, inner + 2 * keys * dim
+        rng = np.random.default_rng(model.seed + heads)
+        first: Shapes = {"attn_qkv": (channels, d), "attn_gate": (inner, d)}
+        if "by_key" in self.extra:  # as older files have them
+            first = {"ssm_in": (channels + inner, d)}
+        steps: Shapes = {"ssm_beta": (heads, d), "ssm_alpha": (heads, d)}
+        if model.architecture == "qwen3next":
+            steps = {"ssm_ba": (2 * heads, d)}
+        self.add_all(first | steps | {"ssm_conv1d": (channels, taps)})
+        self.bare("ssm_a", -np.exp(rng.standard_normal(heads)))
+        self.bare("ssm_dt.bias", rng.standard_normal(heads))
+        self.add_all({"ssm_norm": (dim,), "ssm_out": (d, inner)})
+
+    def add_kda(self, taps: int) -> None:
+        model, d, heads, rng = self.model, self.model.n_embd, self.model.n_heads, self.rng
+        dim = self.of("kda.head_dim")
+        wide = heads * dim
+        for part in "qkv":
+            self.add(f"attn_{part}", wide, d)
+            self.bare(f"ssm_conv1d_{part}.weight", rng.standard_normal((1, wide, 1, taps)) / 2)
+        whole = {"kimi-k3": "g", "bailingmoe3": "fg"}.get(model.architecture, "")
+        for part in "fg":
+            if part in whole:
+                self.add(f"ssm_{part}{'_a' * (whole == 'fg')}", wide, d)
+            else:
+                self.add_all({f"ssm_{part}_a": (dim, d), f"ssm_{part}_b": (wide, dim)})
+        self.add("ssm_beta", heads, d)
+        decay = -np.exp(rng.standard_normal((1, 1, heads, 1)))
+        if model.architecture == "bailingmoe3":
+            decay = abs(decay).reshape(-1, 1)
+        self.bare(
+            "ssm_a", decay if whole == "fg" or model.architecture == "kimi-linear" else decay.reshape(-1)
+        )
+        self.bare("ssm_dt.bias", rng.standard_normal(wide))
+        self.add_all({"ssm_norm": (dim,), "attn_output": (d, wide)})
+
+    def add_rwkv(self, kind: str, i: int) -> None:
+        model, d, ff, rng = self.model, self.model.n_embd, self.model.n_ff, self.rng
+        size, sixth, in_qwen = model.head_size, kind in ("rwkv6", "rwkv6qwen2"), kind == "rwkv6qwen2"
+        of_keys = self.of("attention.head_count_kv", d // size) * size
+        for name, width in (("receptance", d), ("key", of_keys), ("value", of_keys), ("output", d)):
+            self.add(f"time_mix_{name}", width, d, bias=in_qwen and name != "output")
+        if not in_qwen and "no_time_mix_ln" not in self.extra:
+            self.add("time_mix_ln", d, bias=True)
+        for name in ("k", "r")[: {"rwkv6": 2, "rwkv7": 1}.get(kind, 0)]:
+            self.bare(f"channel_mix_lerp_{name}.weight", rng.random((1, 1, d)))
+        if kind in ("rwkv6", "rwkv7"):
+            self.add_all({"channel_mix_key": (ff, d), "channel_mix_value": (d, ff)})
+        if kind == "rwkv6":
+            self.add("channel_mix_receptance", d, d)
+        if sixth:
+            self.add_all({"time_mix_gate": (d, d), "time_mix_w1": (25, d)})
+            self.bare("time_mix_w2.weight", 0.3 * rng.standard_normal((5, d, 5)))
+            self.bare("time_mix_lerp_x.weight", rng.random((1, 1, d)))
+            self.bare("time_mix_lerp_fused.weight", rng.random((5, 1, 1, d)))
+            if kind == "rwkv6":
+                self.bare("time_mix_first.weight", rng.standard_normal((d // size, size)))
+            self.add_all({
+                "time_mix_decay": (d,), "time_mix_decay_w1": (6, d), "time_mix_decay_w2": (d, 6),
+            })  # fmt: skip
+            return
+        gated = "no_gate" not in self.extra
+        self.bare("time_mix_lerp_fused.weight", rng.random((5 + gated, 1, 1, d)))
+        for name, rank in (("w", 5), ("a", 6), ("v", 3 if i else 6), ("g", 7))[: 3 + gated]:
+            bias: Shapes = {f"time_mix_{name}0": (d,)} if name != "g" else {}
+            self.add_all(bias | {f"time_mix_{name}1": (rank, d), f"time_mix_{name}2": (d, rank)})
+        self.add_all(dict.fromkeys((f"time_mix_{name}" for name in ("k_k", "k_a", "r_k")), (d,)))
 
 
 def deci_has(token: str, heads: int, kv: int, ff: int) -> bool:

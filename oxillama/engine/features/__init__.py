@@ -49,7 +49,7 @@ FEATURES = {
     ),
     "media": Feature(("mmproj",), "oxillama.engine.features.media.feature:Media", LOAD),
     "state of media": Feature(("snapshot",), "oxillama.engine.features.media.state:MediaState"),
-    "offload": Feature(("offload_budget",), "oxillama.models.offload.store:new_pager"),
+    "offload": Feature(("offload_budget",), "oxillama.models.offload.pager:new_pager"),
     "split weights": Feature(("numa",), "oxillama.models.weights.nodes:split_store"),
     "interleaved pages": Feature(("numa",), "oxillama.models.weights.nodes:interleaving"),
     "packing": Feature(("packed",), "oxillama.engine.features.packed_files:open_packed"),

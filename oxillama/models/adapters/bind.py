@@ -132,12 +132,7 @@ class _Binding:
             members = {s.info.name for linear in self.model.linears() for s in linear.sources}
             stem = name.removesuffix("_exps.weight")
             experts = [sum(m.startswith(f"{stem}.") and bool(ONE_EXPERT.fullmatch(m)) for m in members)]
-        for info, expected in (
-            (pair.a, (cols, pair.rank, *experts)),
-            (pair.b, (pair.rank, rows, *experts)),
-        ):
-            if info.shape != expected:
-                raise LoadError(f"{info.name}: expected shape {expected}, got {info.shape}")
+        check_pair(pair, (cols, pair.rank, *experts), (pair.rank, rows, *experts))
 
     def _matrix(self, info: TensorInfo, expert: int | None) -> np.ndarray:
         """float32 (rows, cols): a tensor of the adapter, or the matrix of an expert in it."""
@@ -178,12 +173,14 @@ class _Binding:
         if pair is None:
             return None
         spec = self.model.spec
-        for info, expected in (
-            (pair.a, (pair.rank, spec.n_vocab)),
-            (pair.b, (pair.rank, spec.n_embd)),
-        ):
-            if info.shape != expected:
-                raise LoadError(f"{info.name}: expected shape {expected}, got {info.shape}")
+        check_pair(pair, (pair.rank, spec.n_vocab), (pair.rank, spec.n_embd))
         self.used.add(EMBEDDING)
         table, b = self._matrix(pair.a, None), self._matrix(pair.b, None)
         return EmbeddingDelta(table, self._linear(b), self.lora.factor(pair.rank))
+
+
+def check_pair(pair: FactorPair, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    """Raises LoadError unless the tensors of a pair have these shapes."""
+    for info, expected in ((pair.a, a), (pair.b, b)):
+        if info.shape != expected:
+            raise LoadError(f"{info.name}: expected shape {expected}, got {info.shape}")

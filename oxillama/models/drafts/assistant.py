@@ -64,7 +64,7 @@ class Assistant(DraftModel):
         windows = [layer.window for layer in spec.layers]
         if not all(windows) and not weights.has("rope_freqs.weight"):
             raise LoadError("rope_freqs.weight: expected a tensor of this name, got none")
-        layers = [attending(layer, target.spec, i, read.prefix) for i, layer in enumerate(spec.layers)]
+        layers = [attending(layer, target.spec, i, read) for i, layer in enumerate(spec.layers)]
         self.spec = replace(self.spec, layers=(*target.spec.layers, *layers))
         weights.ignore(spec.ignored)
         weights.name_layers("", {}, {f"{first + i}": f"{i}" for i in range(len(layers))})
@@ -87,22 +87,20 @@ class Assistant(DraftModel):
         return found
 
 
-def attending(layer: LayerSpec, target: Spec, i: int, prefix: str) -> LayerSpec:
+def attending(layer: LayerSpec, target: Spec, i: int, read: Reader) -> LayerSpec:
     """Layer ``i`` of an assistant with the keys that it reads. Raises LoadError where they do not fit."""
     at = max(0, target.n_layers - (2 if layer.window else 1))
-    read = target.layers[at]
-    local = "_swa" if layer.window else ""
+    seen, local = target.layers[at], "_swa" if layer.window else ""
     for key, wanted, found in (
-        ("attention.head_count_kv", read.n_kv_heads, layer.n_kv_heads),
-        (f"attention.key_length{local}", read.key_dim, layer.key_dim),
-        (f"attention.value_length{local}", read.value_dim, layer.value_dim),
-        ("attention.sliding_window_pattern", bool(read.window), bool(layer.window)),
+        ("attention.head_count_kv", seen.n_kv_heads, layer.n_kv_heads),
+        (f"attention.key_length{local}", seen.key_dim, layer.key_dim),
+        (f"attention.value_length{local}", seen.value_dim, layer.value_dim),
+        ("attention.sliding_window_pattern", bool(seen.window), bool(layer.window)),
     ):
-        if found != wanted:
-            there = f"layer {at} of the model"
-            raise LoadError(f"{prefix}.{key}: expected {wanted} in layer {i}, as in {there}, got {found}")
-    if layer.window and not 1 < layer.window <= read.window:
-        key = f"{prefix}.attention.sliding_window"
-        raise LoadError(f"{key}: expected 2 to {read.window}, as the model has, got {layer.window}")
-    source = at if read.kv_from is None else read.kv_from
-    return replace(layer, kv_from=source, window=read.window, block=i)
+        as_there = f"{wanted} in layer {i}, as in layer {at} of the model"
+        read.expect(found == wanted, key, as_there, found)
+    if layer.window:
+        fits, most = 1 < layer.window <= seen.window, f"2 to {seen.window}, as the model has"
+        read.expect(fits, "attention.sliding_window", most, layer.window)
+    source = at if seen.kv_from is None else seen.kv_from
+    return replace(layer, kv_from=source, window=seen.window, block=i)

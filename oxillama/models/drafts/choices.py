@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from oxillama.errors import LoadError
 from oxillama.models.metadata import Reader
 from oxillama.models.spec import Spec
 from oxillama.models.weights.linear import Embedding, Linear, Pass
@@ -89,9 +88,7 @@ class SelectorChoice(Choice):
     def __init__(self, weights: Weights, read: Reader, n_vocab: int, n_embd: int) -> None:
         rank = read.size("selector_rank")
         self.top_k: int = read.size("selector_top_k")
-        if self.top_k > n_vocab:
-            key = f"{read.prefix}.selector_top_k"
-            raise LoadError(f"{key}: expected at most {n_vocab} tokens, got {self.top_k}")
+        read.expect(self.top_k <= n_vocab, "selector_top_k", f"at most {n_vocab} tokens", self.top_k)
         self.predecessors: Embedding = weights.embedding("selector_predecessor.weight", n_vocab, rank)
         self.successors: Embedding = weights.embedding("selector_successor.weight", n_vocab, rank)
         self.hidden: Linear = weights.linear([("selector_hidden", rank)], n_embd)

@@ -95,9 +95,8 @@ class DFlash(DraftModel):
         check_same(f"{read.prefix}.embedding_length", spec.n_embd, target.spec.n_embd)
         self.tapped = read_tapped(read, target.spec.n_layers)
         self.block_size: int = read.size("block_size", 16)
-        if not 2 <= self.block_size <= MAX_BLOCK:
-            key = f"{read.prefix}.block_size"
-            raise LoadError(f"{key}: expected 2 to {MAX_BLOCK} rows, got {self.block_size}")
+        has_size = 2 <= self.block_size <= MAX_BLOCK
+        read.expect(has_size, "block_size", f"2 to {MAX_BLOCK} rows", self.block_size)
         table = self.load_ends(weights, target)
         self.mask: int = weights.file.get(MASK, int)
         n_tokens = table.table.nbytes // table.row_bytes
@@ -133,9 +132,7 @@ class DFlash(DraftModel):
         attention.see(read.flag("attention.causal", False), size)
         if is_second:
             taps, group = read.size("conv_kernel_size"), read.size("conv_group_size")
-            if spec.n_embd % group:
-                key = f"{read.prefix}.conv_group_size"
-                raise LoadError(f"{key}: expected a divisor of {spec.n_embd}, got {group}")
+            read.expect(spec.n_embd % group == 0, "conv_group_size", f"a divisor of {spec.n_embd}", group)
             mixer, feed_forward = (
                 Convolved(part, f"{block}.{name}_conv", weights, spec.n_embd, taps, group, size)
                 for part, name in ((layer.mixer, "attn"), (layer.feed_forward, "ffn"))
@@ -148,13 +145,10 @@ def check_options(spec: Spec, read: Reader) -> None:
     """Raises LoadError for an option without support."""
     read.refuse("hyper_connection.count", (0,))
     activation = read.text("hidden_activation", "silu")
-    if activation not in ACTIVATIONS:
-        key = f"{read.prefix}.hidden_activation"
-        raise LoadError(f"{key}: expected one of {', '.join(ACTIVATIONS)}, got {activation!r}")
-    sections = read.sections("rope.dimension_sections")
-    if any(sections[1:]):
-        key = f"{read.prefix}.rope.dimension_sections"
-        raise LoadError(f"{key}: expected zeros behind the first, got {list(sections)}")
-    if any(layer.window for layer in spec.layers) and not read.is_array("attention.sliding_window_pattern"):
-        key = f"{read.prefix}.attention.sliding_window_pattern"
-        raise LoadError(f"{key}: expected an array beside a window, got none")
+    known = f"one of {', '.join(ACTIVATIONS)}"
+    read.expect(activation in ACTIVATIONS, "hidden_activation", known, repr(activation))
+    sections = list(read.sections("rope.dimension_sections"))
+    read.expect(not any(sections[1:]), "rope.dimension_sections", "zeros behind the first", sections)
+    if any(layer.window for layer in spec.layers):
+        key = "attention.sliding_window_pattern"
+        read.expect(read.is_array(key), key, "an array beside a window", "none")

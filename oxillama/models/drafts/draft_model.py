@@ -146,6 +146,6 @@ def load_ids(weights: Weights, n_vocab: int) -> np.ndarray | None:
 def read_tapped(read: Reader, n_layers: int) -> tuple[int, ...]:
     """The layers of a target of ``n_layers`` that a drafter names (`DraftModel.tapped`). Raises LoadError."""
     ids: list[int] = read.get("target_layers", list[int], None)
-    if not ids or not all(0 <= i <= n_layers for i in ids):
-        raise LoadError(f"{read.prefix}.target_layers: expected layers of the model's {n_layers}, got {ids}")
+    are_there = ids and all(0 <= i <= n_layers for i in ids)
+    read.expect(are_there, "target_layers", f"layers of the model's {n_layers}", ids)
     return tuple(ids)

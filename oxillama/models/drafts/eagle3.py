@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from oxillama.errors import LoadError
 from oxillama.models.decoder import Decoder
 from oxillama.models.drafts.draft_model import DraftInput, DraftModel, check_same, read_tapped
 from oxillama.models.layers.layer import load_plain_layer
@@ -83,8 +82,7 @@ class Eagle3(DraftModel):
         super().__init__(spec, weights, target)
         read, width = Reader(weights.file, spec.family.name), target.spec.n_embd
         check_same(f"{read.prefix}.target_hidden_size", read.size("target_hidden_size"), width)
-        if spec.n_layers != 1:
-            raise LoadError(f"{read.prefix}.block_count: expected 1, got {spec.n_layers}")
+        read.expect(spec.n_layers == 1, "block_count", "1", spec.n_layers)
         self.tapped = read_tapped(read, target.spec.n_layers)
         table, width = self.load_ends(weights, target), len(self.tapped) * width
         self.inputs = Eagle3Input(spec, weights, table, width, read.flag("norm_before_fc", False))

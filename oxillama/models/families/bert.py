@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oxillama.errors import LoadError
 from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import WINDOWS, Routing
 from oxillama.models.metadata import Reader
@@ -40,9 +39,8 @@ LLAMA_EMBED = LLAMA.variant(
 def stated_activation(spec: Spec, read: Reader) -> Spec:
     """ModernBERT's descendants may have another activation. Decision models have the exact form of GELU."""
     activation = read.text("hidden_activation", "gelu")
-    if activation not in ("gelu", "silu"):
-        key = f"{read.prefix}.hidden_activation"
-        raise LoadError(f"{key}: expected 'gelu' or 'silu', got {activation!r}")
+    is_known = activation in ("gelu", "silu")
+    read.expect(is_known, "hidden_activation", "'gelu' or 'silu'", repr(activation))
     if activation == "gelu" and spec.decision is not None:
         activation = "gelu_erf"
     return replace(spec, family=spec.family.derive(spec.family.name, activation=activation))

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from oxillama.errors import LoadError
-from oxillama.models.families.deepseek import SELECTOR_KEYS
+from oxillama.models.families.deepseek import SELECTOR_KEYS, STATED, expert_limits, read_selector
 from oxillama.models.families.delta import QWEN35_MOE, interleaved_layers
-from oxillama.models.families.latent import MOST_STREAMS, STATED, connections, expert_limits
+from oxillama.models.families.latent import connections, count_streams
 from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import Only, Routing
 from oxillama.models.metadata import Reader
 from oxillama.models.rope import Rope, refuse_base_1
-from oxillama.models.sizes import Compression, Connections, Ngrams, Selector
+from oxillama.models.sizes import Compression, Connections, Ngrams
 from oxillama.models.spec import Spec
 
 TABLE = "per_layer_token_embd.weight"
@@ -23,14 +24,9 @@ TABLE = "per_layer_token_embd.weight"
 def read_numbers(read: Reader, key: str, n: int) -> tuple[int, ...]:
     """``n`` integers below 2^64."""
     full = f"{read.prefix}.{key}"
-    values = read.file.metadata.get(full)
-    if (
-        not isinstance(values, np.ndarray)
-        or values.dtype.kind not in "iu"
-        or len(values) != n
-        or (values < 0).any()
-    ):
-        raise LoadError(f"{full}: expected {n} integers from 0 on, got {values!r:.60}")
+    values: Any = read.file.metadata.get(full)
+    is_good = isinstance(values, np.ndarray) and values.dtype.kind in "iu" and len(values) == n
+    read.expect(is_good and (values >= 0).all(), key, f"{n} integers from 0 on", f"{values!r:.60}")
     return tuple(values.tolist())
 
 
@@ -65,9 +61,7 @@ def read_ngrams(spec: Spec, read: Reader) -> Ngrams | None:
         ),
         ("embedding_length_per_layer_input", n * width == spec.n_embd, f"{spec.n_embd} / {n} heads"),
     ):
-        if not good:
-            full = f"{read.prefix}.{key}"
-            raise LoadError(f"{full}: expected {wanted}, got {read.file.metadata[full]!r:.60}")
+        read.expect(good, key, wanted, f"{read.file.metadata[f'{read.prefix}.{key}']!r:.60}")
     return found
 
 
@@ -76,18 +70,14 @@ def qwen38_layers(spec: Spec, read: Reader) -> Spec:
     size."""
     spec = interleaved_layers(spec, read)
     assert spec.recurrent is not None
-    streams = read.size("hyper_connection.count", least=2)
-    if streams > MOST_STREAMS:
-        key = f"{read.prefix}.hyper_connection.count"
-        raise LoadError(f"{key}: expected at most {MOST_STREAMS} streams, got {streams}")
+    streams, rank = count_streams(read, least=2), read.size("hyper_connection.low_rank")
     spec = replace(
         spec,
         recurrent=replace(spec.recurrent, gate="sigmoid"),
-        connections=Connections(streams, rank=read.size("hyper_connection.low_rank"), has_head=False),
+        connections=Connections(streams, rank=rank, has_head=False),
     )
     spec = replace(spec, ngrams=read_ngrams(spec, read))
-    if not spec.causal:
-        raise LoadError(f"{read.prefix}.attention.causal: expected true beside selectors, got false")
+    read.expect(spec.causal, "attention.causal", "true beside selectors", "false")
     key = "attention.compress_ratios"
     sizes = read.per_layer(key, spec.n_layers, 0, least=0)
     used = {size for size, layer in zip(sizes, spec.layers) if size and layer.n_kv_heads}
@@ -101,19 +91,10 @@ def qwen38_layers(spec: Spec, read: Reader) -> Spec:
     spec = replace(spec, ignored=(*spec.ignored, *idle))
     if not used:
         return spec
-    if len(used) > 1:
-        raise LoadError(f"{read.prefix}.{key}: expected one size of blocks, got {sorted(used)}")
-    size = used.pop()
-    selector = Selector(
-        n_heads=read.size("attention.indexer.head_count"),
-        width=read.size("attention.indexer.key_length"),
-        n_chosen=read.size("attention.indexer.top_k", least=size) // size,
-        neox=spec.ropes[0].neox,
-        block=size,
-    )
-    if selector.width < spec.ropes[0].n_rot:
-        least = f"at least the {spec.ropes[0].n_rot} dimensions that rotate"
-        raise LoadError(f"{read.prefix}.attention.indexer.key_length: expected {least}, got {selector.width}")
+    read.expect(len(used) == 1, key, "one size of blocks", sorted(used))
+    size, rope = used.pop(), spec.ropes[0]
+    n_chosen = read.size("attention.indexer.top_k", least=size) // size
+    selector = read_selector(spec, read, rope.n_rot, n_chosen, neox=rope.neox, block=size)
     layers = (
         replace(layer, mixer="blocked", selected_by=i) if ratio and layer.n_kv_heads else layer
         for i, (layer, ratio) in enumerate(zip(spec.layers, sizes))
@@ -130,14 +111,9 @@ QWEN4_EXP = QWEN35_MOE.variant(
 def deepseek4_layers(spec: Spec, read: Reader) -> Spec:
     """Streams, windows beside compressed blocks, and experts that a table chooses in the first layers."""
     n, key = spec.n_layers, "attention.compress_ratios"
-    rounds = read.size("hyper_connection.sinkhorn_iterations")
-    spec = expert_limits(replace(spec, connections=connections(read, rounds)), read, "copy")
-    if spec.connections is not None and spec.connections.streams != 4:
-        found = spec.connections.streams
-        raise LoadError(f"{read.prefix}.hyper_connection.count: expected 4, got {found}")
+    spec = expert_limits(replace(spec, connections=connections(read, has_rounds=True)), read, "copy")
     sizes = read.per_layer(key, n, least=0)
-    if not {*sizes} <= {0, 4, 128}:
-        raise LoadError(f"{read.prefix}.{key}: expected 0, 4 or 128, got {sorted({*sizes})}")
+    read.expect({*sizes} <= {0, 4, 128}, key, "0, 4 or 128", sorted({*sizes}))
     heads = {layer.n_heads for layer in spec.layers}
     sizes_of = Compression(
         q_rank=read.size("attention.q_lora_rank"),
@@ -176,17 +152,7 @@ def deepseek4_layers(spec: Spec, read: Reader) -> Spec:
     spec = replace(spec, layers=tuple(layers), ropes=ropes, compression=sizes_of)
     if 4 not in sizes:
         return spec
-    selector = Selector(
-        n_heads=read.size("attention.indexer.head_count"),
-        width=read.size("attention.indexer.key_length"),
-        n_chosen=read.size("attention.indexer.top_k"),
-        neox=False,
-        turns_last=True,
-        block=4,
-    )
-    if selector.width < rope.n_rot:
-        least = f"at least the {rope.n_rot} dimensions that rotate"
-        raise LoadError(f"{read.prefix}.attention.indexer.key_length: expected {least}, got {selector.width}")
+    selector = read_selector(spec, read, rope.n_rot, neox=False, turns_last=True, block=4)
     return replace(spec, selector=selector)
 
 

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from oxillama.errors import LoadError
 from oxillama.models.families.llama import FACTORS, LLAMA
 from oxillama.models.family import Family, Routing
 from oxillama.models.metadata import Reader
@@ -19,6 +18,18 @@ MANY_EXPERTS = (
 )  # fmt: skip
 STATED = (*MANY_EXPERTS, "expert_gating_func", "expert_weights_norm")
 
+
+def expert_limits(spec: Spec, read: Reader, shared: str = "none") -> Spec:
+    """Limits of the gates of routed experts, and of shared experts and dense blocks: "none", the
+    "stated" ones, or, without these, a "copy"."""
+    n, key = spec.n_layers, "swiglu_clamp_shexp"
+    routed = read.amounts("swiglu_clamp_exp", n)
+    others = [0.0] * n if shared == "none" else read.amounts(key, n)
+    if shared == "copy" and not read.has(key):
+        others = routed
+    return spec.with_layers(expert_limit=routed, limit=others)
+
+
 DEEPSEEK = LLAMA.variant(
     "deepseek",
     requires=("expert_count",),
@@ -29,17 +40,19 @@ DEEPSEEK = LLAMA.variant(
 def whole_turns(spec: Spec, read: Reader) -> Spec:
     """The text model of DeepSeek-OCR rotates whole heads from a fixed base, whatever its scaling. As in
     llama.cpp, a scaling changes the scores, as it does in DeepSeek 2."""
-    if read.number("rope.freq_base", 10000.0) != 10000.0:
-        raise LoadError(f"{read.prefix}.rope.freq_base: expected 10000 or no such key, got another number")
-    if spec.key_dim % 2:
-        raise LoadError(f"{read.prefix}.attention.key_length: expected an even number, got {spec.key_dim}")
+    is_usual = read.number("rope.freq_base", 10000.0) == 10000.0
+    read.expect(is_usual, "rope.freq_base", "10000 or no such key", "another number")
+    read.expect(spec.key_dim % 2 == 0, "attention.key_length", "an even number", spec.key_dim)
     stated = read_rope(read, True, spec.key_dim, spec.context_length)
     gain = read.number("rope.scaling.attn_factor", 1.0) * (1 + 0.1 * log_of(stated.factor))
-    if not gain > 0:
-        key = f"{read.prefix}.rope.scaling.factor"
-        raise LoadError(f"{key}: expected a factor with a score scale above 0, got {stated.factor}")
-    spec = replace(spec.each_layer(rope=0), score_scale=spec.score_scale * gain * gain)
-    return replace(spec, ropes=(Rope(spec.key_dim, True, 10000.0),))
+    spec = with_gain(spec, read, gain, stated.factor)
+    return replace(spec.each_layer(rope=0), ropes=(Rope(spec.key_dim, True, 10000.0),))
+
+
+def with_gain(spec: Spec, read: Reader, gain: float, factor: float) -> Spec:
+    """Scores times gain^2, which follows from the ``factor`` of a rotation."""
+    read.expect(gain > 0, "rope.scaling.factor", "a factor with a score scale above 0", factor)
+    return replace(spec, score_scale=spec.score_scale * gain * gain)
 
 
 DEEPSEEK_OCR = DEEPSEEK.variant(
@@ -66,16 +79,11 @@ def latent_sizes(spec: Spec, read: Reader) -> Spec:
     first = min(spec.attending, default=0)
     if latent.q_rank and f"blk.{first}.attn_q.weight" in read.file.tensors:
         latent = replace(latent, q_rank=0)  # some small models state an unused rank
-    if latent.rotated >= latent.key_dim:
-        key = f"{read.prefix}.rope.dimension_count"
-        raise LoadError(f"{key}: expected an even number below {latent.key_dim}, got {latent.rotated}")
-    layers = tuple(replace(layer, n_kv_heads=min(layer.n_kv_heads, 1)) for layer in spec.layers)
-    return replace(
-        spec,
-        layers=layers,
-        latent=latent,
-        score_scale=read.amount("attention.scale") or 1 / math.sqrt(latent.key_dim),
-    )
+    most = f"an even number below {latent.key_dim}"
+    read.expect(latent.rotated < latent.key_dim, "rope.dimension_count", most, latent.rotated)
+    spec = spec.with_layers(n_kv_heads=[min(layer.n_kv_heads, 1) for layer in spec.layers])
+    scale = read.amount("attention.scale") or 1 / math.sqrt(latent.key_dim)
+    return replace(spec, latent=latent, score_scale=scale)
 
 
 def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
@@ -90,9 +98,7 @@ def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
     k = read.factor("rope.scaling.yarn_log_multiplier", 0.0)
     magnitude = plain if rope.mix and k else rope.magnitude
     gain = plain * (1 + k * stretch) * (1.0 if rope.mix and k else 1 + 0.1 * stretch)
-    if not gain > 0:
-        key = f"{read.prefix}.rope.scaling.factor"
-        raise LoadError(f"{key}: expected a factor with a score scale above 0, got {rope.factor}")
+    spec = with_gain(spec, read, gain, rope.factor)
     rate = read.amount("attention.temperature_scale")
     if rate:
         length = read.size("attention.temperature_length")
@@ -106,7 +112,7 @@ def deepseek2_numbers(spec: Spec, read: Reader) -> Spec:
     ):
         experts = replace(experts, gating="sigmoid")  # files of GLM 4.7 Flash do not state it
     ropes = tuple(replace(rope, magnitude=magnitude) for rope in spec.ropes)
-    return replace(spec, ropes=ropes, score_scale=spec.score_scale * gain * gain, experts=experts)
+    return replace(spec, ropes=ropes, experts=experts)
 
 
 DEEPSEEK2 = DEEPSEEK.variant(
@@ -126,35 +132,44 @@ MISTRAL4 = DEEPSEEK2.variant("mistral4", adjust=deepseek2_numbers)
 SELECTOR_MATRICES = ("indexer.attn_q_b", "indexer.attn_k", "indexer.proj")
 
 
+def read_selector(
+    spec: Spec, read: Reader, rotated: int, n_chosen: int | None = None, **more: Any
+) -> Selector:
+    """The sizes of selectors.
+
+    Args:
+        rotated: dimensions of their keys that rotate.
+        n_chosen: None for the file's number.
+        more: other fields of `Selector`.
+    """
+    found = Selector(
+        n_heads=read.size("attention.indexer.head_count"),
+        width=read.size("attention.indexer.key_length"),
+        n_chosen=n_chosen or read.size("attention.indexer.top_k"),
+        **more,
+    )
+    least = f"at least the {rotated} dimensions that rotate"
+    read.expect(found.width >= rotated, "attention.indexer.key_length", least, found.width)
+    read.expect(spec.causal, "attention.causal", "true beside selectors", "false")
+    return found
+
+
 def with_selectors(spec: Spec, read: Reader, neox: bool, has_own: list[bool], **more: Any) -> Spec:
     """Selectors of positions, which the layers without their own share with the last one before them.
 
     Args:
-        neox, more: how their queries and keys rotate, and other fields of `Selector`.
+        neox, more: how their queries and keys rotate, and what else `read_selector` takes.
         has_own: of each layer; only layers that attend to all positions have or share one.
     """
-    selector = Selector(
-        n_heads=read.size("attention.indexer.head_count"),
-        width=read.size("attention.indexer.key_length"),
-        n_chosen=read.size("attention.indexer.top_k"),
-        neox=neox,
-        **more,
-    )
     assert spec.latent is not None
-    if spec.ropes and selector.width < spec.latent.rotated:
-        key, least = f"{read.prefix}.attention.indexer.key_length", spec.latent.rotated
-        raise LoadError(f"{key}: expected at least the {least} dimensions that rotate, got {selector.width}")
-    if not spec.latent.q_rank:
-        key = f"{read.prefix}.attention.q_lora_rank"
-        raise LoadError(f"{key}: expected compressed queries beside a selector, got none")
-    if not spec.causal:
-        raise LoadError(f"{read.prefix}.attention.causal: expected true beside selectors, got false")
+    selector = read_selector(spec, read, spec.latent.rotated if spec.ropes else 0, neox=neox, **more)
+    has_rank, key = spec.latent.q_rank, "attention.q_lora_rank"
+    read.expect(has_rank, key, "compressed queries beside a selector", "none")
     selecting = [layer.n_kv_heads > 0 and layer.latent is None for layer in spec.layers]
     if not any(selecting):
         return spec
-    if not has_own[selecting.index(True)]:
-        key = f"{read.prefix}.attention.indexer.types"
-        raise LoadError(f"{key}: expected a selector (true) in the first layer, got false")
+    has_first, key = has_own[selecting.index(True)], "attention.indexer.types"
+    read.expect(has_first, key, "a selector (true) in the first layer", "false")
     has_own = [own and selects for own, selects in zip(has_own, selecting)]
     layers, last = [], 0
     for i, layer in enumerate(spec.layers):

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from oxillama.errors import LoadError
 from oxillama.models.families.deepseek import MANY_EXPERTS, latent_sizes
 from oxillama.models.families.mamba import stated_sizes
 from oxillama.models.families.qwen import QWEN3, interleaved_sections
@@ -22,9 +21,9 @@ EVERY = 4
 def delta_layers(spec: Spec, read: Reader, interleaved: bool) -> Spec:
     """The recurrent layers, and the sizes of their heads."""
     sizes = stated_sizes(read, groups=read.size("ssm.group_count"), interleaved=interleaved)
-    if sizes.inner != sizes.heads * sizes.n or sizes.heads % sizes.groups:
-        found = f"{sizes.inner} channels, {sizes.heads} heads of {sizes.n}, {sizes.groups} of keys"
-        raise LoadError(f"{read.prefix}.ssm.inner_size: expected whole heads in equal groups, got {found}")
+    are_whole = sizes.inner == sizes.heads * sizes.n and not sizes.heads % sizes.groups
+    found = f"{sizes.inner} channels, {sizes.heads} heads of {sizes.n}, {sizes.groups} of keys"
+    read.expect(are_whole, "ssm.inner_size", "whole heads in equal groups", found)
     return recurrent_layers(replace(spec, recurrent=sizes), read, EVERY)
 
 
@@ -72,9 +71,8 @@ QWEN35_MOE = QWEN35.variant(
 def kimi_layers(spec: Spec, read: Reader, **more: Any) -> Spec:
     """Latent attention without rotation, and heads of delta attention in layers without key heads."""
     dim, heads = read.size("kda.head_dim"), max(layer.n_heads for layer in spec.layers)
-    bound = read.file.get(f"{read.prefix}.kda.gate_lower_bound", float, 0.0)
-    if not -1e3 <= bound <= 0:
-        raise LoadError(f"{read.prefix}.kda.gate_lower_bound: expected a number from -1000 to 0, got {bound}")
+    bound = read.get("kda.gate_lower_bound", float, 0.0)
+    read.expect(-1e3 <= bound <= 0, "kda.gate_lower_bound", "a number from -1000 to 0", bound)
     sizes = RecurrentSizes(
         taps=read.size("ssm.conv_kernel"),
         inner=heads * dim,
@@ -98,9 +96,7 @@ KIMI_LINEAR = QWEN3.variant(
 def lightning_layers(spec: Spec, read: Reader) -> Spec:
     """Seven layers of eight have linear attention, where the file does not say which."""
     dim, heads = spec.key_dim, max(layer.n_heads for layer in spec.layers)
-    if spec.value_dim != dim:
-        found = f"expected {dim}, as keys have, got {spec.value_dim}"
-        raise LoadError(f"{read.prefix}.attention.value_length: {found}")
+    read.expect(spec.value_dim == dim, "attention.value_length", f"{dim}, as keys have", spec.value_dim)
     sizes = RecurrentSizes(taps=1, inner=heads * dim, n=dim, heads=heads)
     return recurrent_layers(replace(spec, recurrent=sizes), read, 8)
 

@@ -36,9 +36,10 @@ BAICHUAN = PLAIN.variant(
 
 def half_width(spec: Spec, read: Reader) -> Spec:
     """The first Qwen states twice the width of its feed-forward block."""
-    if any(layer.n_ff % 2 for layer in spec.layers):
-        raise LoadError(f"{read.prefix}.feed_forward_length: expected an even number, got an odd one")
-    return replace(spec, layers=tuple(replace(layer, n_ff=layer.n_ff // 2) for layer in spec.layers))
+    widths = [layer.n_ff for layer in spec.layers]
+    are_even = all(width % 2 == 0 for width in widths)
+    read.expect(are_even, "feed_forward_length", "an even number", "an odd one")
+    return spec.with_layers(n_ff=[width // 2 for width in widths])
 
 
 QWEN = QWEN2.variant("qwen", output="own", adjust=half_width)
@@ -166,11 +167,10 @@ def xielu_numbers(spec: Spec, read: Reader) -> Spec:
             found = f"{len(values)}: {values!r:.60}"
             raise LoadError(f"{key}: expected {n} numbers from -100 to 100, got {found}")
         columns.append(values)
-    layers = []
-    for layer, (p, negative, beta, eps) in zip(spec.layers, zip(*columns), strict=False):
-        numbers = Xielu(softplus(p), beta + softplus(negative), beta, eps)
-        layers.append(replace(layer, xielu=numbers))
-    return replace(spec, layers=tuple(layers))
+    numbers = [
+        Xielu(softplus(p), beta + softplus(negative), beta, eps) for p, negative, beta, eps in zip(*columns)
+    ]
+    return spec.with_layers(xielu=numbers[:n])
 
 
 def softplus(x: float) -> float:

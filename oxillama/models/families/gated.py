@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oxillama.errors import LoadError
+from oxillama.models.families.deepseek import STATED
 from oxillama.models.families.llama import LLAMA
 from oxillama.models.families.sparse import PLAIN, SHARED, listed_windows
 from oxillama.models.family import WINDOWS, Routing
@@ -13,10 +13,6 @@ from oxillama.models.read_experts import GATINGS, MAX_EXPERTS
 from oxillama.models.sizes import Experts
 from oxillama.models.spec import Spec
 
-GATED_EXPERTS = (
-    "expert_feed_forward_length", "expert_gating_func", "expert_shared_count", "expert_weights_norm",
-    "expert_weights_scale", "leading_dense_block_count",
-)  # fmt: skip
 LOCAL = (*WINDOWS, "rope.dimension_count_swa")
 
 # Laguna: a windowed layer rotates more of a head, without scaling; gates are of heads or of their elements.
@@ -24,7 +20,7 @@ LAGUNA = PLAIN.variant(
     "laguna", options=LOCAL, states=("leading_dense_block_count",), window_period=4, full_layer="first",
     local_rope="plain", attn_gate="auto", gate_activation="softplus",
     routing=Routing(
-        options=(*GATED_EXPERTS, SHARED), gating="sigmoid", normalize=False, shared_width="expert",
+        options=(*STATED, SHARED), gating="sigmoid", normalize=False, shared_width="expert",
         bias="yes",
     ),
 )  # fmt: skip
@@ -51,19 +47,15 @@ def value_experts(spec: Spec, read: Reader) -> Spec:
         read.size(f"attention.{key}", usual, least=0)
         for key, usual in (("group_norm_groups", 1), ("value_expert_count", 0))
     )
-    if groups < 1 or spec.n_embd % groups:
-        key = f"{read.prefix}.attention.group_norm_groups"
-        raise LoadError(f"{key}: expected a divisor of {spec.n_embd}, got {groups}")
+    divides = groups >= 1 and not spec.n_embd % groups
+    read.expect(divides, "attention.group_norm_groups", f"a divisor of {spec.n_embd}", groups)
     spec = replace(spec, norm_groups=groups)
     if not n:
         return spec
-    used, dense = (
-        read.size("attention.value_expert_used_count"),
-        read.size("leading_dense_block_count", 0, least=0),
-    )
-    if n > MAX_EXPERTS or used > n:
-        found = f"expected up to {MAX_EXPERTS}, and at least the {used} that a token uses, got {n}"
-        raise LoadError(f"{read.prefix}.attention.value_expert_count: {found}")
+    used = read.size("attention.value_expert_used_count")
+    dense = read.size("leading_dense_block_count", 0, least=0)
+    wanted = f"up to {MAX_EXPERTS}, and at least the {used} that a token uses"
+    read.expect(used <= n <= MAX_EXPERTS, "attention.value_expert_count", wanted, n)
     gating = GATINGS.get(read.size("expert_gating_func", 0, least=0), "sigmoid")
     sizes = Experts(
         n_experts=n,
@@ -72,15 +64,15 @@ def value_experts(spec: Spec, read: Reader) -> Spec:
         normalize=read.flag("expert_weights_norm", False),
         scale=read.factor("expert_weights_scale"),
     )
-    layers = (replace(each, value_experts=used if i >= dense else 0) for i, each in enumerate(spec.layers))
-    return replace(spec, layers=tuple(layers), value_experts=sizes)
+    counts = [used if i >= dense else 0 for i in range(spec.n_layers)]
+    return replace(spec.with_layers(value_experts=counts), value_experts=sizes)
 
 
 K2_HORIZON = PLAIN.variant(
     "k2-horizon", requires=(), ignored_keys=("moe_every_n_layers",), qk_norm="heads", qk_norm_optional=True,
     attn_gate="elements", attn_gate_optional=True, gate_activation="softplus2",
     routing=Routing(
-        options=(*GATED_EXPERTS, SHARED), gating="sigmoid", normalize=False, shared_width="counted",
+        options=(*STATED, SHARED), gating="sigmoid", normalize=False, shared_width="counted",
     ),
     adjust=value_experts,
 )  # fmt: skip

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from oxillama.errors import LoadError
 from oxillama.models.families.llama import FACTORS, LLAMA
 from oxillama.models.family import WINDOWS, AtLayers, Only, Routing
 from oxillama.models.metadata import Reader
@@ -49,11 +48,9 @@ def share_kv(spec: Spec, n_shared: int, read: Reader) -> Spec:
     sources = {bool(layer.window): i for i, layer in enumerate(before)}
     layers = list(before)
     for layer in spec.layers[len(before) :]:
-        if bool(layer.window) not in sources:
-            key = f"{read.prefix}.attention.shared_kv_layers"
-            raise LoadError(
-                f"{key}: expected layers of both kinds before the last {n_shared}, got none of one"
-            )
+        wanted = f"layers of both kinds before the last {n_shared}"
+        has_kind = bool(layer.window) in sources
+        read.expect(has_kind, "attention.shared_kv_layers", wanted, "none of one")
         source = sources[bool(layer.window)]
         heads = before[source].n_kv_heads
         layers.append(replace(layer, kv_from=source, n_kv_heads=heads))
@@ -112,18 +109,13 @@ GEMMA3N_CUT = 1.6448533535003662
 def gemma3n_layers(spec: Spec, read: Reader) -> Spec:
     """Sparse gates in the first ten layers, and own keys and values in the first twenty, unless stated."""
     n = spec.n_layers
-    key, full = "activation_sparsity_scale", f"{read.prefix}.activation_sparsity_scale"
+    key = "activation_sparsity_scale"
     scales = read.get(key, list[float], []) or [GEMMA3N_CUT if i < 10 else -math.inf for i in range(n)]
-    if len(scales) < n or not all(scale == -math.inf or 0 <= scale <= 10 for scale in scales[:n]):
-        raise LoadError(
-            f"{full}: expected -inf or a number from 0 to 10 for each of {n} layers, got {scales}"
-        )
-    layers = tuple(
-        replace(layer, sparsity=None if scale == -math.inf else scale)
-        for layer, scale in zip(spec.layers, scales, strict=False)
-    )
+    are_good = len(scales) >= n and all(scale == -math.inf or 0 <= scale <= 10 for scale in scales[:n])
+    read.expect(are_good, key, f"-inf or a number from 0 to 10 for each of {n} layers", scales)
+    cuts = [None if scale == -math.inf else scale for scale in scales[:n]]
     shared = read.size("attention.shared_kv_layers", max(0, n - 20), least=0)
-    return share_kv(replace(spec, layers=layers), shared, read)
+    return share_kv(spec.with_layers(sparsity=cuts), shared, read)
 
 
 GEMMA3N = GEMMA4.variant(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from oxillama.errors import LoadError
 from oxillama.models.families.llama import LLAMA
 from oxillama.models.families.mamba import ssm_sizes, stated_sizes
 from oxillama.models.family import Only, Routing
@@ -51,9 +50,8 @@ FALCON_H1 = LLAMA.variant(
 def plamo2_sizes(spec: Spec, read: Reader) -> Spec:
     """The sizes of its state space; scores are scaled by the width of a value."""
     sizes = stated_sizes(read, ranks={"dt": max(64, spec.n_embd // 16)})
-    if sizes.inner % sizes.heads:
-        found = f"{sizes.inner} channels, {sizes.heads} heads"
-        raise LoadError(f"{read.prefix}.ssm.inner_size: expected equal heads, got {found}")
+    found = f"{sizes.inner} channels, {sizes.heads} heads"
+    read.expect(sizes.inner % sizes.heads == 0, "ssm.inner_size", "equal heads", found)
     return replace(spec, recurrent=sizes, score_scale=1 / math.sqrt(spec.value_dim))
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oxillama.errors import LoadError
 from oxillama.models.families.deepseek import (
-    MANY_EXPERTS,
     SELECTOR_KEYS,
+    STATED,
+    expert_limits,
     latent_sizes,
     with_selectors,
 )
@@ -20,20 +20,24 @@ from oxillama.models.metadata import Reader
 from oxillama.models.sizes import Connections, Situ
 from oxillama.models.spec import Spec
 
-STATED = (*MANY_EXPERTS, "expert_gating_func", "expert_weights_norm")
 TYPES = "attention.indexer.types"
 MOST_STREAMS, MOST_STATES, MOST_ROUNDS = 16, 64, 1000
 
 
-def connections(read: Reader, rounds: int = 0, has_head: bool = True) -> Connections:
-    """The streams that a file states."""
-    n = read.size("hyper_connection.count")
-    if n > MOST_STREAMS:
-        key = f"{read.prefix}.hyper_connection.count"
-        raise LoadError(f"{key}: expected at most {MOST_STREAMS} streams, got {n}")
-    if rounds > MOST_ROUNDS:
-        key = f"{read.prefix}.hyper_connection.sinkhorn_iterations"
-        raise LoadError(f"{key}: expected at most {MOST_ROUNDS}, got {rounds}")
+def count_streams(read: Reader, least: int = 1) -> int:
+    """How many streams a file states."""
+    n = read.size("hyper_connection.count", least=least)
+    read.expect(n <= MOST_STREAMS, "hyper_connection.count", f"at most {MOST_STREAMS} streams", n)
+    return n
+
+
+def connections(read: Reader, has_rounds: bool = False, has_head: bool = True) -> Connections:
+    """The streams that a file states; ``has_rounds``: they are four, and mix by a matrix."""
+    n, rounds, key = count_streams(read), 0, "hyper_connection.sinkhorn_iterations"
+    if has_rounds:
+        rounds = read.size(key)
+        read.expect(rounds <= MOST_ROUNDS, key, f"at most {MOST_ROUNDS}", rounds)
+        read.expect(n == 4, "hyper_connection.count", "4", n)
     return Connections(
         streams=n,
         epsilon=read.amount("hyper_connection.epsilon"),
@@ -41,21 +45,6 @@ def connections(read: Reader, rounds: int = 0, has_head: bool = True) -> Connect
         rounds=rounds,
         has_head=has_head,
     )
-
-
-def expert_limits(spec: Spec, read: Reader, shared: str = "none") -> Spec:
-    """Limits of the gates of routed experts, and of shared experts and dense blocks: "none", the
-    "stated" ones, or, without these, a "copy"."""
-    n, key = spec.n_layers, "swiglu_clamp_shexp"
-    routed = read.amounts("swiglu_clamp_exp", n)
-    others = [0.0] * n if shared == "none" else read.amounts(key, n)
-    if shared == "copy" and not read.has(key):
-        others = routed
-    layers = (
-        replace(layer, expert_limit=limit, limit=other)
-        for layer, limit, other in zip(spec.layers, routed, others)
-    )
-    return replace(spec, layers=tuple(layers))
 
 
 def hy4_numbers(spec: Spec, read: Reader) -> Spec:
@@ -87,11 +76,8 @@ def dots3_layers(spec: Spec, read: Reader) -> Spec:
         value_dim=read.size("attention.value_length_mla_swa"),
         rotated=spec.ropes[1].n_rot,
     )
-    if local.rotated >= local.key_dim:
-        key = f"{read.prefix}.attention.key_length_mla_swa"
-        raise LoadError(
-            f"{key}: expected more than the {local.rotated} dimensions that rotate, got {local.key_dim}"
-        )
+    least = f"more than the {local.rotated} dimensions that rotate"
+    read.expect(local.rotated < local.key_dim, "attention.key_length_mla_swa", least, local.key_dim)
     layers = tuple(replace(layer, latent=local) if layer.window else layer for layer in spec.layers)
     return with_selectors(replace(spec, layers=layers), read, True, [not layer.window for layer in layers])
 
@@ -118,9 +104,8 @@ def kimi3_numbers(spec: Spec, read: Reader) -> Spec:
     if not period:
         return replace(spec, family=spec.family.derive(spec.family.name, streams=""))
     states = -(-spec.n_layers // period) + 1
-    if states > MOST_STATES:
-        least = f"at most {MOST_STATES} states of {spec.n_layers} layers"
-        raise LoadError(f"{read.prefix}.{key}: expected {least}, got {period}")
+    most = f"at most {MOST_STATES} states of {spec.n_layers} layers"
+    read.expect(states <= MOST_STATES, key, most, period)
     unused = (*spec.ignored, "blk.0.attn_res_score.weight")  # nothing is banked before the first layer
     return replace(spec, connections=Connections(states, period=period), ignored=unused)
 
@@ -139,12 +124,9 @@ KIMI_K3 = KIMI_LINEAR.variant(
 def bailing3_numbers(spec: Spec, read: Reader) -> Spec:
     """Layers of Kimi's delta attention, a rotation that pairs by sections, and limits of gates."""
     spec = sections_if_two(expert_limits(kimi_layers(spec, read), read, "stated"), read)
-    if not read.flag("kda.safe_gate", True):
-        raise LoadError(f"{read.prefix}.kda.safe_gate: expected true or no such key, got false")
-    if spec.recurrent is None or not spec.recurrent.least_decay:
-        raise LoadError(
-            f"{read.prefix}.kda.gate_lower_bound: expected a number below 0, got 0 or no such key"
-        )
+    read.expect(read.flag("kda.safe_gate", True), "kda.safe_gate", "true or no such key", "false")
+    has_bound = spec.recurrent is not None and spec.recurrent.least_decay
+    read.expect(has_bound, "kda.gate_lower_bound", "a number below 0", "0 or no such key")
     return spec
 
 
@@ -162,24 +144,17 @@ BAILING_MOE3 = KIMI_LINEAR.variant(
 def pooled_layers(spec: Spec, read: Reader) -> Spec:
     """GLM-5.3: four streams, Kimi's delta attention, and latent attention to chosen blocks, without
     positions."""
-    rounds = read.size("hyper_connection.sinkhorn_iterations")
-    streams = connections(read, rounds, has_head=False)
-    if streams.streams != 4:
-        key = f"{read.prefix}.hyper_connection.count"
-        raise LoadError(f"{key}: expected 4, got {streams.streams}")
+    streams = connections(read, has_rounds=True, has_head=False)
     spec = expert_limits(kimi_layers(spec, read, unit_eps=1e-6), read, "copy")
     own = [True] * spec.n_layers
     if read.has(TYPES):
         own = [bool(kind) for kind in read.per_layer(TYPES, spec.n_layers, least=0)]
     size, top = read.size("attention.indexer.kpool"), read.size("attention.indexer.top_k")
-    if top % size:
-        raise LoadError(f"{read.prefix}.attention.indexer.top_k: expected a multiple of {size}, got {top}")
+    read.expect(top % size == 0, "attention.indexer.top_k", f"a multiple of {size}", top)
     eps = read.amount("attention.layer_norm_epsilon")
-    spec = with_selectors(spec, read, False, own, epsilon=eps, block=size)
-    assert spec.selector is not None
+    spec = with_selectors(spec, read, False, own, n_chosen=top // size, epsilon=eps, block=size)
     layers = (replace(each, mixer="pooled") if each.n_kv_heads else each for each in spec.layers)
-    selector = replace(spec.selector, n_chosen=top // size)
-    return replace(spec, layers=tuple(layers), selector=selector, connections=streams)
+    return replace(spec, layers=tuple(layers), connections=streams)
 
 
 GLM5_NEXT = KIMI_LINEAR.variant(

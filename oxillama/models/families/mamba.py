@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from oxillama.errors import LoadError
 from oxillama.models.families.granite import GRANITE, granite_rotation
 from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import Family, Routing, register
@@ -36,9 +35,9 @@ def ssm_sizes(spec: Spec, read: Reader) -> Spec:
         groups=read.size("ssm.group_count") if second else 1,
         norms="plain" if read.flag("ssm.dt_b_c_rms", False) else "",
     )
-    if second and (sizes.inner % sizes.heads or sizes.heads % sizes.groups):
-        finding = f"{sizes.inner} channels, {sizes.heads} heads, {sizes.groups} groups"
-        raise LoadError(f"{read.prefix}.ssm.inner_size: expected groups of equal heads, got {finding}")
+    are_equal = not second or not (sizes.inner % sizes.heads or sizes.heads % sizes.groups)
+    found = f"{sizes.inner} channels, {sizes.heads} heads, {sizes.groups} groups"
+    read.expect(are_equal, "ssm.inner_size", "groups of equal heads", found)
     return replace(spec, recurrent=sizes)
 
 
@@ -76,8 +75,7 @@ GRANITE_HYBRID = GRANITE.variant("granitehybrid", recurrent_mixer="mamba2", adju
 def short_taps(spec: Spec, read: Reader) -> Spec:
     """LFM2's convolutions, whose only size is their length."""
     taps = read.size("shortconv.l_cache")
-    if not spec.causal and taps % 2 == 0:
-        raise LoadError(f"{read.prefix}.shortconv.l_cache: expected an odd number in an encoder, got {taps}")
+    read.expect(spec.causal or taps % 2, "shortconv.l_cache", "an odd number in an encoder", taps)
     return replace(spec, recurrent=RecurrentSizes(taps=taps, inner=spec.n_embd, n=1, heads=1))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oxillama.errors import LoadError
 from oxillama.models.families.llama import LLAMA
 from oxillama.models.family import Family, register
 from oxillama.models.metadata import Reader
@@ -16,12 +15,11 @@ def rwkv_sizes(spec: Spec, read: Reader) -> Spec:
     """Heads, ranks of the low-rank matrices, and the layers after which version 6 halves the hidden state."""
     dim, sixth = read.size("wkv.head_size"), spec.family.mixer.startswith("rwkv6")
     heads, norms = spec.n_embd // dim, "auto" if spec.family.feed_forward == "dense" else ""
-    if spec.n_embd % dim:
-        raise LoadError(f"{read.prefix}.wkv.head_size: expected a divisor of {spec.n_embd}, got {dim}")
+    read.expect(spec.n_embd % dim == 0, "wkv.head_size", f"a divisor of {spec.n_embd}", dim)
     read.refuse("token_shift_count", (1,) if norms else (2,))
     shared = read.size("attention.head_count_kv", 0, least=0) if norms else 0
-    if shared and heads % shared:
-        raise LoadError(f"{read.prefix}.attention.head_count_kv: expected a divisor of {heads}, got {shared}")
+    divides = not shared or not heads % shared
+    read.expect(divides, "attention.head_count_kv", f"a divisor of {heads}", shared)
     if sixth:
         ranks = {"mix": read.size("time_mix_extra_dim"), "decay": read.size("time_decay_extra_dim")}
     else:
@@ -29,13 +27,10 @@ def rwkv_sizes(spec: Spec, read: Reader) -> Spec:
         ranks = {name: read.size(f"attention.{key}_lora_rank") for name, key in keys.items()}
         ranks["g"] = read.size("attention.gate_lora_rank", 0, least=0)
     every = read.size("rescale_every_n_layers", 0, least=0)
-    layers = tuple(
-        replace(layer, scale=0.5 if every and (i + 1) % every == 0 else 1.0)
-        for i, layer in enumerate(spec.layers)
-    )
+    scales = [0.5 if every and (i + 1) % every == 0 else 1.0 for i in range(spec.n_layers)]
     n, groups = spec.n_embd, shared or heads
     sizes = RecurrentSizes(taps=2, inner=n, n=dim, heads=heads, groups=groups, norms=norms, ranks=ranks)
-    return replace(spec, layers=layers, recurrent=sizes)
+    return replace(spec.with_layers(scale=scales), recurrent=sizes)
 
 
 RWKV6 = register(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oxillama.errors import LoadError
-from oxillama.models.families.deepseek import SELECTOR_KEYS, STATED
+from oxillama.models.families.deepseek import SELECTOR_KEYS, STATED, expert_limits, read_selector
 from oxillama.models.families.glm import sections_if_two
 from oxillama.models.families.granite import GRANITE_OPTIONS
 from oxillama.models.families.llama import FACTORS, LLAMA
 from oxillama.models.families.qwen import QWEN3
 from oxillama.models.family import WINDOWS, Only, Routing
 from oxillama.models.metadata import Reader
-from oxillama.models.sizes import Selector
 from oxillama.models.spec import Spec
 
 SHARED = "expert_shared_feed_forward_length"
+WEIGHED = (
+    "expert_feed_forward_length", SHARED, "expert_gating_func", "expert_weights_norm", "expert_weights_scale",
+)  # fmt: skip
 PLAIN = QWEN3.derive("", classifier="", requires=("expert_count",))
 WITHOUT_DRAFTS = Only("nextn_predict_layers", (0,))
 
@@ -75,11 +76,7 @@ EXAONE_MOE = PLAIN.variant(
     requires=("expert_count", "expert_gating_func", "attention.sliding_window"),
     ignored_keys=("expert_shared_count", "rope.freq_base_swa"), window_period=4, rope_on_windows_only=True,
     routing=Routing(
-        options=(
-            "expert_feed_forward_length", SHARED, "expert_gating_func", "expert_weights_norm",
-            "expert_weights_scale", "leading_dense_block_count",
-        ),
-        normalize=False, shared_width="expert",
+        options=(*WEIGHED, "leading_dense_block_count"), normalize=False, shared_width="expert",
     ),
     output="own",
 )  # fmt: skip
@@ -112,11 +109,7 @@ HY_V3 = PLAIN.variant(
     "hy_v3", ignored_keys=("expert_shared_count", "leading_dense_block_count"), whole_rotation=True,
     next_token="states",
     routing=Routing(
-        options=(
-            "expert_feed_forward_length", SHARED, "expert_gating_func", "expert_weights_norm",
-            "expert_weights_scale",
-        ),
-        gating="sigmoid", normalize=False, shared_width="expert", layers="router",
+        options=WEIGHED, gating="sigmoid", normalize=False, shared_width="expert", layers="router"
     ),
 )  # fmt: skip
 
@@ -124,17 +117,13 @@ HY_V3 = PLAIN.variant(
 def listed_windows(spec: Spec, read: Reader) -> Spec:
     """Files list the layers with windows."""
     key = "attention.sliding_window_pattern"
-    if not read.is_array(key):
-        raise LoadError(f"{read.prefix}.{key}: expected a list, got a number")
+    read.expect(read.is_array(key), key, "a list", "a number")
     return spec
 
 
 def gate_limits(spec: Spec, read: Reader) -> Spec:
     """Limits of gates, of all layers or of each; and windows, which files list."""
-    listed_windows(spec, read)
-    limits = read.amounts("swiglu_clamp_exp", spec.n_layers)
-    layers = (replace(layer, expert_limit=limit) for layer, limit in zip(spec.layers, limits))
-    return replace(spec, layers=tuple(layers))
+    return expert_limits(listed_windows(spec, read), read)
 
 
 MAPLE = PLAIN.variant(
@@ -152,8 +141,7 @@ def chunk_sizes(spec: Spec, read: Reader) -> Spec:
     """The sizes of chunk experts."""
     assert spec.experts is not None
     n, group = spec.experts.n_experts, read.size("experts_per_group")
-    if n % group:
-        raise LoadError(f"{read.prefix}.experts_per_group: expected a divisor of {n}, got {group}")
+    read.expect(n % group == 0, "experts_per_group", f"a divisor of {n}", group)
     width = read.size("expert_chunk_feed_forward_length", 0, least=0) or spec.key_dim
     scale = read.number("expert_group_scale")
     experts = replace(spec.experts, chunk_group=group, chunk_width=width, chunk_scale=scale)
@@ -215,8 +203,7 @@ def rotating_layers(spec: Spec, read: Reader) -> Spec:
     if not read.has("attention.rope_pattern"):
         return spec
     listed = read.per_layer("attention.rope_pattern", spec.n_layers, least=0)
-    layers = (replace(layer, rope=layer.rope if turns else None) for layer, turns in zip(spec.layers, listed))
-    return replace(spec, layers=tuple(layers))
+    return spec.with_layers(rope=[each.rope if turns else None for each, turns in zip(spec.layers, listed)])
 
 
 GRANITE_SWA = LLAMA.variant(
@@ -238,14 +225,7 @@ def step_layers(spec: Spec, read: Reader) -> Spec:
     """Step 3.5: layers without a window rotate half as many dimensions; gates have limits."""
     whole, local = spec.ropes
     ropes = replace(whole, n_rot=whole.n_rot // 4 * 2), local
-    limits = zip(
-        read.amounts("swiglu_clamp_exp", spec.n_layers), read.amounts("swiglu_clamp_shexp", spec.n_layers)
-    )
-    layers = tuple(
-        replace(layer, expert_limit=routed, limit=dense)
-        for layer, (routed, dense) in zip(spec.layers, limits)
-    )
-    return replace(spec, ropes=ropes, layers=layers)
+    return replace(expert_limits(spec, read, "stated"), ropes=ropes)
 
 
 STEP35 = PLAIN.variant(
@@ -253,39 +233,20 @@ STEP35 = PLAIN.variant(
     requires=("attention.sliding_window_pattern",), qk_norm_optional=True, attn_gate="head",
     attn_gate_optional=True, local_rope="plain", local_base=10000.0,
     ignored_keys=("expert_shared_count", "leading_dense_block_count"),
-    routing=Routing(
-        options=(
-            "expert_feed_forward_length", SHARED, "expert_gating_func", "expert_weights_norm",
-            "expert_weights_scale",
-        ),
-        gating="sigmoid", normalize=False, layers="router",
-    ),
+    routing=Routing(options=WEIGHED, gating="sigmoid", normalize=False, layers="router"),
     output="own", adjust=step_layers,
 )  # fmt: skip
 
 
 def sparse_layers(spec: Spec, read: Reader) -> Spec:
     """MiniMax-M3: layers behind the dense ones see some blocks of positions."""
-    selector = Selector(
-        n_heads=read.size("attention.indexer.head_count"),
-        width=read.size("attention.indexer.key_length"),
-        n_chosen=read.size("attention.indexer.top_k"),
-        neox=True,
-        block=read.size("attention.indexer.block_size"),
-        local=read.size("attention.indexer.local_blocks", least=0),
-    )
-    dense = read.size("leading_dense_block_count", 0, least=0)
-    heads = {layer.n_kv_heads for layer in spec.layers[dense:]} or {selector.n_heads}
-    prefix = f"{read.prefix}.attention.indexer"
-    if heads != {selector.n_heads}:
-        raise LoadError(f"{prefix}.head_count: expected the {max(heads)} key heads, got {selector.n_heads}")
-    if selector.width < spec.ropes[0].n_rot:
-        least = f"at least the {spec.ropes[0].n_rot} dimensions that rotate"
-        raise LoadError(f"{prefix}.key_length: expected {least}, got {selector.width}")
-    if selector.local > selector.n_chosen:
-        raise LoadError(f"{prefix}.local_blocks: expected at most {selector.n_chosen}, got {selector.local}")
-    if not spec.causal:
-        raise LoadError(f"{read.prefix}.attention.causal: expected true beside selectors, got false")
+    prefix = "attention.indexer"
+    block, local = read.size(f"{prefix}.block_size"), read.size(f"{prefix}.local_blocks", least=0)
+    selector = read_selector(spec, read, spec.ropes[0].n_rot, neox=True, block=block, local=local)
+    n, most, dense = selector.n_heads, selector.n_chosen, read.size("leading_dense_block_count", 0, least=0)
+    heads = {layer.n_kv_heads for layer in spec.layers[dense:]} or {n}
+    read.expect(heads == {n}, f"{prefix}.head_count", f"the {max(heads)} key heads", n)
+    read.expect(local <= most, f"{prefix}.local_blocks", f"at most {most}", local)
     layers = (
         replace(layer, mixer="sparse", selected_by=i, places=layer.n_kv_heads) if i >= dense else layer
         for i, layer in enumerate(spec.layers)

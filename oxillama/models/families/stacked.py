@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oxillama.errors import LoadError
 from oxillama.models.families.llama import FACTORS, LLAMA
 from oxillama.models.metadata import Reader
 from oxillama.models.spec import Spec
@@ -16,9 +15,7 @@ MOST_LAYERS = 512
 def looped_layers(spec: Spec, read: Reader) -> Spec:
     """All layers run ``num_loops`` times, each time with keys of their own."""
     n, loops = spec.n_layers, read.size("num_loops", 1)
-    if n * loops > MOST_LAYERS:
-        key = f"{read.prefix}.num_loops"
-        raise LoadError(f"{key}: expected at most {MOST_LAYERS // n} for {n} layers, got {loops}")
+    read.expect(n * loops <= MOST_LAYERS, "num_loops", f"at most {MOST_LAYERS // n} for {n} layers", loops)
     normed = not read.flag("skip_loop_final_norm", False)
     layers = tuple(
         replace(layer, block=i, ends="norm" if normed and i == n - 1 and loop < loops - 1 else "")
@@ -35,8 +32,7 @@ def two_stacks(spec: Spec, read: Reader) -> Spec:
     """Cycles of passes through the low stack, then one through the high stack."""
     size, high, low = (read.size(f"hrm.{key}") for key in ("layers_per_stack", "h_cycles", "l_cycles"))
     n = size * high * (low + 1)
-    if n != spec.n_layers:
-        raise LoadError(f"{read.prefix}.block_count: expected {n} layers of all passes, got {spec.n_layers}")
+    read.expect(n == spec.n_layers, "block_count", f"{n} layers of all passes", spec.n_layers)
     layers = []
     for i, layer in enumerate(spec.layers):
         number, place = divmod(i, size)

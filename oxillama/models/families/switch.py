@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from oxillama.errors import LoadError
 from oxillama.models.families.granite import GRANITE, granite_rotation
 from oxillama.models.families.llama import FACTORS
 from oxillama.models.metadata import Reader
@@ -20,13 +19,11 @@ def adapters_of_tokens(spec: Spec, read: Reader) -> Spec:
     n, rank = read.size("adapters.count"), read.size("adapters.lora_rank")
     lists = []
     for key, size in (("count", n), ("lora_rank", rank)):
-        if size > MOST:
-            raise LoadError(f"{read.prefix}.adapters.{key}: expected 1 to {MOST}, got {size}")
-    for key in ("activate", "substitute"):
-        full = f"{read.prefix}.adapters.token_ids_{key}"
-        found: list[int] = read.file.get(full, list[int])
-        if len(found) != n or not all(0 <= token < spec.n_vocab for token in found):
-            raise LoadError(f"{full}: expected {n} tokens below {spec.n_vocab}, got {found!r:.60}")
+        read.expect(size <= MOST, f"adapters.{key}", f"1 to {MOST}", size)
+    for key in ("adapters.token_ids_activate", "adapters.token_ids_substitute"):
+        found: list[int] = read.get(key, list[int], None)
+        are_tokens = len(found) == n and all(0 <= token < spec.n_vocab for token in found)
+        read.expect(are_tokens, key, f"{n} tokens below {spec.n_vocab}", f"{found!r:.60}")
         lists.append(tuple(found))
     gain = read.number("adapters.router_gain", 15.0)
     switch = Switch(activate=lists[0], substitute=lists[1], rank=rank, gain=gain)

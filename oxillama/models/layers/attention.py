@@ -73,8 +73,6 @@ class Attention:
             self.value_experts, parts = load_value_experts(spec, i, weights, v), parts[:2]
         fused = [(f"{block}.attn_qkv", first + k + v)] if weights.has(f"{block}.attn_qkv.weight") else parts
         own = i if layer.kv_from is None else layer.kv_from
-        self.group: int
-        self.index: int
         self.group, self.index = place_of(spec, own)  # the page group, and the layer's index in a page
         self.width: int = q + k + v
         self.spec = spec

@@ -10,15 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
-from oxillama.models.layers.head_norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm, load_head_norm
 from oxillama.models.layers.history import BlockInputs, mean_of, pooled
 from oxillama.models.layers.latent_attention import LatentAttention
 from oxillama.models.layers.recurrent import RecurrentBlock
-from oxillama.models.layers.selector import new_scores
-from oxillama.models.page_groups import selector_place
-from oxillama.models.sizes import Selector
+from oxillama.models.layers.selector import Selector
 from oxillama.models.spec import Spec
 from oxillama.models.weights.linear import Linear
 from oxillama.models.weights.loader import Weights
@@ -43,50 +40,23 @@ def with_newest(blocks: np.ndarray, last: np.ndarray, size: int) -> tuple[np.nda
     return found, counts.astype(np.int32)
 
 
-class BlockSelector:
-    """What the selectors of blocks share: the keys' pages, and the choice.
+class BlockSelector(Selector):
+    """What the selectors of blocks share.
 
     Args:
         owner: the block in whose state they keep the inputs of incomplete blocks.
     """
 
     def __init__(self, spec: Spec, i: int, weights: Weights, owner: RecurrentBlock) -> None:
-        assert spec.selector is not None
-        self.sizes: Selector = spec.selector
+        super().__init__(spec, i, weights)
         self.owner = owner
-        self.group: int
-        self.index: int
-        self.group, self.index = selector_place(spec, i)
-        self.rope: int | None = spec.layers[i].rope
-        self.neox: bool = self.sizes.neox
-        self.kernels: Kernels = weights.kernels
 
     def store(self, rows: np.ndarray, keys: np.ndarray, step: Step) -> None:
         """Keeps the keys (m, width) of blocks that end with these rows (m,)."""
-        n = len(step.batch)
-        placed = step.work.rows["block_keys", n, self.sizes.width]
+        placed = step.work.rows["block_keys", len(step.batch), self.sizes.width]
         placed[:] = 0
         placed[rows] = keys
         step.kv[self.group].store(self.index, placed, 0, 0, step.n_threads)
-
-    def turn(self, x: np.ndarray, heads: int, table: np.ndarray, step: Step) -> None:
-        """Rotates heads, at the positions of the table."""
-        width = self.sizes.width
-        column = width - 2 * table.shape[2] if self.sizes.turns_last else 0
-        self.kernels.vector.rope(x, heads, width, table, self.neox, step.n_threads, column)
-
-    def chosen(self, queries: np.ndarray, weights: np.ndarray, step: Step) -> np.ndarray:
-        """int32 (n, most): the blocks with the highest scores."""
-        sizes, n = self.sizes, len(queries)
-        scores = new_scores(n, int(step.batch.positions.max()) + 1)
-        blocks = np.zeros((n, sizes.n_chosen), np.int32)
-        args = self.index, queries, sizes.n_heads, weights, scores, blocks, step.work.scratch, step.n_threads
-        step.kv[self.group].choose(*args, sizes.block)
-        return blocks
-
-    def needed(self, step: Step) -> bool:
-        """Whether a row has more blocks to choose from than it may."""
-        return int(step.batch.positions.max() + 1) // self.sizes.block > self.sizes.n_chosen
 
     def seen(self, queries: np.ndarray, weights: np.ndarray, step: Step) -> tuple[np.ndarray, np.ndarray]:
         """The positions that the rows see, and how many."""
@@ -100,15 +70,9 @@ class PooledSelector(BlockSelector):
         super().__init__(spec, i, weights, owner)
         assert spec.latent is not None
         block, sizes, width = f"blk.{i}.indexer", self.sizes, self.sizes.width
-        names = [
-            (f"{block}.attn_k", width),
-            (f"{block}_compressor_gate", width),
-            (f"{block}.proj", sizes.n_heads),
-        ]
-        self.key_and_weights: Linear = weights.linear(names, spec.n_embd)
-        self.queries: Linear = weights.linear(
-            [(f"{block}.attn_q_b", sizes.n_heads * width)], spec.latent.q_rank
-        )
+        keys = [(f"{block}.attn_k", width), (f"{block}_compressor_gate", width)]
+        self.key_and_weights: Linear = weights.linear([*keys, (f"{block}.proj", sizes.n_heads)], spec.n_embd)
+        self.queries = self.load_queries(weights, i, spec.latent.q_rank)
         scale, shift = (weights.vector(f"{block}.k_norm.{part}", width) for part in ("weight", "bias"))
         self.norm: HeadNorm = HeadNorm(weights.kernels, True, sizes.epsilon, 1, width, scale, shift)
         self.places: np.ndarray = weights.matrix(f"{block}_compressor_ape.weight", sizes.block, width)
@@ -119,8 +83,8 @@ class PooledSelector(BlockSelector):
 
     def run(self, h: np.ndarray, compressed: np.ndarray, step: Step) -> np.ndarray | None:
         """As `PositionSelector.run`; the numbers of positions go to ``step.counts``."""
-        sizes, n, width = self.sizes, len(h), self.sizes.width
-        x = step.work.rows["selector_key", n, self.key_and_weights.rows]
+        sizes, width = self.sizes, self.sizes.width
+        x = step.work.rows["selector_key", len(h), self.key_and_weights.rows]
         self.key_and_weights.apply(h, x, step)
         self.norm.apply(x, step.n_threads)
         x[:, width : 2 * width] += self.places[step.batch.positions % sizes.block]
@@ -130,9 +94,7 @@ class PooledSelector(BlockSelector):
         step.counts = None
         if not self.needed(step):
             return None
-        queries = step.work.rows["selector_queries", n, self.queries.rows]
-        self.queries.apply(compressed, queries, step)
-        weights = x[:, 2 * width :] * np.float32((width * sizes.n_heads) ** -0.5)
+        queries, weights = self.asked(compressed, step), x[:, 2 * width :] * self.weight_scale
         chosen, step.counts = self.seen(queries, weights, step)
         return chosen
 
@@ -159,10 +121,10 @@ class MeanSelector(BlockSelector):
         block, sizes, width = f"blk.{i}.indexer", self.sizes, self.sizes.width
         names = [(f"{block}.k_proj", width), (f"{block}.q_proj", sizes.n_heads * width)]
         self.keys_and_queries: Linear = weights.linear(names, spec.n_embd)
-        of_q, of_k = (weights.vector(f"{block}.{part}_norm.weight", width) for part in "qk")
-        of_q, eps = np.tile(of_q, (sizes.n_heads, 1)), spec.norm_eps
-        self.query_norm: HeadNorm = HeadNorm(weights.kernels, False, eps, sizes.n_heads, width, of_q)
-        self.key_norm: HeadNorm = HeadNorm(weights.kernels, False, eps, 1, width, of_k)
+        self.query_norm, self.key_norm = (
+            load_head_norm(spec, weights, f"{block}.{part}_norm.weight", heads, width)
+            for part, heads in (("q", sizes.n_heads), ("k", 1))
+        )
         self.inputs: BlockInputs = BlockInputs(sizes.block, width)
 
     def linears(self) -> list[Linear]:

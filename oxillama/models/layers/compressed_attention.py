@@ -12,7 +12,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.block_selector import BlockSelector
-from oxillama.models.layers.head_norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm, load_head_norm
 from oxillama.models.layers.history import BlockInputs, pooled
 from oxillama.models.layers.recurrent import RecurrentBlock
 from oxillama.models.page_groups import place_of
@@ -48,8 +48,7 @@ class Compressor:
         wide = self.parts * width
         self.names: list[tuple[str, int]] = [(f"{name}_kv", wide), (f"{name}_gate", wide)]
         self.places: np.ndarray = weights.matrix(f"{name}_ape.weight", size, wide)
-        weight = weights.vector(f"{name}_norm.weight", width)
-        self.norm: HeadNorm = HeadNorm(weights.kernels, False, spec.norm_eps, 1, width, weight)
+        self.norm: HeadNorm = load_head_norm(spec, weights, f"{name}_norm.weight", 1, width)
         self.inputs: BlockInputs = BlockInputs(size, 2 * wide, self.parts == 2, at, record)
 
     def run(self, owner: RecurrentBlock, x: np.ndarray, step: Step) -> tuple[np.ndarray, np.ndarray]:
@@ -83,8 +82,8 @@ class CompressedSelector(BlockSelector):
     ) -> None:
         super().__init__(spec, i, weights, owner)
         assert spec.compression is not None and self.rope is not None
-        sizes, block, rank = self.sizes, f"blk.{i}.indexer", spec.compression.q_rank
-        self.queries: Linear = weights.linear([(f"{block}.attn_q_b", sizes.n_heads * sizes.width)], rank)
+        sizes, block = self.sizes, f"blk.{i}.indexer"
+        self.queries = self.load_queries(weights, i, spec.compression.q_rank)
         names = f"{block}_compressor", sizes.width, sizes.block, self.rope, at, record
         self.compressor: Compressor = Compressor(spec, weights, *names)
         self.names: list[tuple[str, int]] = [*self.compressor.names, (f"{block}.proj", sizes.n_heads)]
@@ -95,16 +94,14 @@ class CompressedSelector(BlockSelector):
         x (n, width) are the products of its matrices ``names``, compressed (n, q_rank) the queries of
         attention.
         """
-        sizes, wide = self.sizes, 4 * self.sizes.width
+        wide = 4 * self.sizes.width
         self.store(*self.compressor.run(self.owner, np.ascontiguousarray(x[:, :wide]), step), step)
         if not self.needed(step):
             return None
-        queries = step.work.rows["selector_queries", len(x), self.queries.rows]
-        self.queries.apply(compressed, queries, step)
+        queries = self.asked(compressed, step)
         assert self.rope is not None
-        self.turn(queries, sizes.n_heads, step.tables[self.rope], step)
-        weights = x[:, wide:] * np.float32((sizes.width * sizes.n_heads) ** -0.5)
-        return self.chosen(queries, weights, step)
+        self.turn(queries, self.sizes.n_heads, step.tables[self.rope], step)
+        return self.chosen(queries, x[:, wide:] * self.weight_scale, step)
 
 
 class CompressedAttention(RecurrentBlock):
@@ -122,8 +119,6 @@ class CompressedAttention(RecurrentBlock):
         self.rope: int = layer.rope or 0
         self.scale: float = spec.score_scale
         self.kernels: Kernels = weights.kernels
-        self.group: int
-        self.index: int
         self.group, self.index = place_of(spec, i)
         names = [(f"{block}.attn_q_a", sizes.q_rank), (f"{block}.attn_kv", self.dim)]
         self.compressor: Compressor | None = None
@@ -142,22 +137,14 @@ class CompressedAttention(RecurrentBlock):
             names += self.selector.names
         self.first: Linear = weights.linear(names, d)
         self.attn_q_b: Linear = weights.linear([(f"{block}.attn_q_b", self.heads * self.dim)], sizes.q_rank)
-        eps, kernels, of = spec.norm_eps, weights.kernels, weights.vector
         self.norms: list[HeadNorm] = [
-            HeadNorm(kernels, False, eps, 1, sizes.q_rank, of(f"{block}.attn_q_a_norm.weight", sizes.q_rank)),
-            HeadNorm(
-                kernels,
-                False,
-                eps,
-                1,
-                self.dim,
-                of(f"{block}.attn_kv_a_norm.weight", self.dim),
-                None,
-                sizes.q_rank,
-            ),
-        ]
-        self.head_norm: HeadNorm = HeadNorm(kernels, False, eps, self.heads, self.dim, None)
-        self.sinks: np.ndarray = of(f"{block}.attn_sinks.weight", self.heads)
+            load_head_norm(spec, weights, f"{block}.{name}.weight", 1, width, column)
+            for name, width, column in (
+                ("attn_q_a_norm", sizes.q_rank, 0), ("attn_kv_a_norm", self.dim, sizes.q_rank)
+            )
+        ]  # fmt: skip
+        self.head_norm: HeadNorm = HeadNorm(self.kernels, False, spec.norm_eps, self.heads, self.dim, None)
+        self.sinks: np.ndarray = weights.vector(f"{block}.attn_sinks.weight", self.heads)
         cols = self.heads * self.dim // sizes.groups
         self.attn_output_a: GroupedLinear = row_groups(
             weights, f"{block}.attn_output_a", sizes.groups, sizes.rank, cols
@@ -206,13 +193,12 @@ class CompressedAttention(RecurrentBlock):
         x (n, width) are the products of the compressors' matrices.
         """
         assert self.compressor is not None
-        n, size, wide = len(x), self.size, 2 * self.compressor.parts * self.dim
-        last, kv = step.batch.positions, step.kv[self.group]
+        size, wide, last = self.size, 2 * self.compressor.parts * self.dim, step.batch.positions
         rows, keys = self.compressor.run(self, np.ascontiguousarray(x[:, :wide]), step)
-        placed = step.work.rows["block_keys", n, self.dim]
+        placed = step.work.rows["block_keys", len(x), self.dim]
         placed[:] = 0
         placed[rows] = keys
-        kv.store(self.index + 1, placed, 0, 0, step.n_threads)
+        step.kv[self.group].store(self.index + 1, placed, 0, 0, step.n_threads)
         complete, longest = (last + 1) // size, int(last.max()) + 1
         blocks = np.arange(longest // size, dtype=np.int32)[None]
         if self.selector is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from oxillama.models.layers.head_norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm, load_head_norm
 from oxillama.models.layers.recurrent import RecurrentBlock, padded
 from oxillama.models.layers.ssm import CausalConv1d, load_causal_conv1d
 from oxillama.models.spec import Spec
@@ -46,13 +46,12 @@ class DeltaRule:
         self.dt_bias: np.ndarray = weights.vector(f"{block}.ssm_dt.bias", len(a))
         self.inner: int = heads * dim
         self.channels: int = (2 * keys + heads) * dim
-        norm = weights.vector(f"{block}.ssm_norm.weight", dim)
         # x / sqrt(sum(x^2) + eps), and 1 / sqrt(dim) more for q, as norms by the mean of squares
         lengths = np.repeat(np.array([1 / dim, dim**-0.5], np.float32), keys * dim).reshape(-1, dim)
         self.lengths: HeadNorm = HeadNorm(
             kernels, False, (sizes.unit_eps or eps) / dim, 2 * keys, dim, lengths
         )
-        self.norm: HeadNorm = HeadNorm(kernels, False, eps, heads, dim, np.tile(norm, (heads, 1)))
+        self.norm: HeadNorm = load_head_norm(spec, weights, f"{block}.ssm_norm.weight", heads, dim)
         self.state_floats: Any = conv.floats + heads * padded(dim) * dim
         self.record_floats: Any = conv.record_floats + (keys + heads) * dim + heads + len(a)
 
@@ -175,8 +174,6 @@ class KimiDelta(RecurrentBlock):
             low.append(f"{block}.ssm_{part}_b" if has_low else "")
         self.columns: list[int] = [width for _, width in names[3:]]
         self.first: Linear = weights.linear([*names, (f"{block}.ssm_beta", heads)], d)
-        self.steps: Linear | None
-        self.gates: Linear | None
         self.steps, self.gates = (weights.linear([(name, inner)], dim) if name else None for name in low)
         shape = (sizes.taps, 1, inner, 1)
         taps = [weights.array(f"{block}.ssm_conv1d_{part}.weight", shape) for part in "qkv"]

@@ -10,6 +10,7 @@ from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
 from oxillama.models.layers.feed_forward import Activation, FeedForward, load_activation
 from oxillama.models.layers.norm import Norm, load_norm
+from oxillama.models.sizes import Experts
 from oxillama.models.spec import Spec
 from oxillama.models.weights.grouped import GroupedLinear, grouped_linear
 from oxillama.models.weights.linear import Experts as ExpertMatrices, Linear
@@ -135,30 +136,18 @@ class MixtureOfExperts:
             out *= np.float32(self.scale)
 
     def _route(self, h: np.ndarray, step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """int32 (experts,): rows of each expert; int32 (n k,): these rows, by expert; float32 (n k,): their
-        weights."""
+        """As `by_expert`, of the rows of h."""
         sizes, n = self.sizes, len(h)
         logits = step.work.rows["router", n, sizes.n_experts]
         if self.router_has_input:
             h = step.work.rows["router_input", n, self.n_embd]  # filled by the layer
         self.router.apply(h, logits, step)
         if self.table is not None:
-            return self._group(*self._looked_up(self.table, logits, step))
-        chosen, weights = np.empty((n, self.n_used), np.int32), np.empty((n, self.n_used), np.float32)
-        self.kernels.routing.route(
-            logits,
-            self.bias,
-            KERNEL_GATINGS.get(sizes.gating, sizes.gating),
-            sizes.groups,
-            sizes.groups_used,
-            sizes.normalize,
-            sizes.scale,
-            chosen,
-            weights,
-        )
+            return by_expert(self.kernels, *self._looked_up(self.table, logits, step), sizes.n_experts)
+        chosen, weights = routed(self.kernels, logits, self.bias, sizes, self.n_used)
         if self.output_scales is not None:
             weights *= self.output_scales[chosen]
-        return self._group(chosen, weights)
+        return by_expert(self.kernels, chosen, weights, sizes.n_experts)
 
     def _looked_up(self, table: np.ndarray, logits: np.ndarray, step: Step) -> tuple[np.ndarray, np.ndarray]:
         """The experts (n, k) of the rows' tokens, and their weights: the root of softplus of their logits."""
@@ -174,14 +163,6 @@ class MixtureOfExperts:
         weights *= np.float32(sizes.scale)
         return chosen, weights
 
-    def _group(self, chosen: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As `_route`, of the experts (n, k) of each row and their weights."""
-        sizes = self.sizes
-        counts, rows = np.empty(sizes.n_experts, np.int32), np.empty(chosen.size, np.int32)
-        factors = np.empty(chosen.size, np.float32)
-        self.kernels.routing.group(chosen, weights, counts, rows, factors)
-        return counts, rows, factors
-
     def _run_chosen(
         self,
         experts: ExpertMatrices,
@@ -194,42 +175,26 @@ class MixtureOfExperts:
         out: np.ndarray,
         step: Step,
     ) -> None:
-        """`_run_experts` of as many experts at a time as fit the buffers and the memory."""
-        pages = experts.pages
+        """out[rows] += factors * the experts' outputs for h[rows], or their outputs for factors * h[rows]:
+        of as many experts at a time as fit the buffers and the memory."""
+        pages, work, n_threads, (first, down) = experts.pages, step.work, step.n_threads, matrices
         most = len(numbers) if pages is None else pages.most(len(numbers))
-        rounds = list(step.work.rounds(counts.tolist(), most))
-        for i, (some, taken) in enumerate(rounds):
+        rounds = list(work.rounds(counts.tolist(), most))
+        for i, (some, span) in enumerate(rounds):
             used = numbers[some].tolist()
             if pages is not None:
                 pages.hold(used, numbers[rounds[i + 1][0]].tolist() if i + 1 < len(rounds) else [])
-            self._run_experts(matrices, used, counts[some], h, rows[taken], factors[taken], out, step)
-
-    def _run_experts(
-        self,
-        matrices: tuple[GroupedLinear, GroupedLinear],
-        numbers: list[int],
-        counts: np.ndarray,
-        h: np.ndarray,
-        rows: np.ndarray,
-        factors: np.ndarray,
-        out: np.ndarray,
-        step: Step,
-    ) -> None:
-        """out[rows] += factors * the experts' outputs for h[rows], or their outputs for factors * h[rows]."""
-        n, work, vector, n_threads = len(rows), step.work, self.kernels.vector, step.n_threads
-        first, down = matrices
-        taken: np.ndarray | None = rows
-        if self.scales_input:
-            h, taken, factors = h[rows] * factors[:, None], None, np.ones_like(factors)
-        hidden, fed = work.rows["gate_up", n, first.rows], work.rows["fed", n, down.cols]
-        y = work.rows["routed", n, down.rows]
-        first.apply(numbers, counts, h, taken, hidden, step, rows)
-        if first.rows == 2 * down.cols:
-            self.activation.gate(hidden, fed, n_threads)
-        else:
-            self.activation.activate(hidden, fed, n_threads)
-        down.apply(numbers, counts, fed, None, y, step, rows)
-        vector.add_rows(out, rows, factors, y, n_threads)
+            own, weights, x = rows[span], factors[span], h
+            n, taken = len(own), own if not self.scales_input else None
+            if self.scales_input:
+                x, weights = h[own] * weights[:, None], np.ones_like(weights)
+            hidden, fed = work.rows["gate_up", n, first.rows], work.rows["fed", n, down.cols]
+            y = work.rows["routed", n, down.rows]
+            first.apply(used, counts[some], x, taken, hidden, step, own)
+            is_gated = first.rows == 2 * down.cols
+            (self.activation.gate if is_gated else self.activation.activate)(hidden, fed, n_threads)
+            down.apply(used, counts[some], fed, None, y, step, own)
+            self.kernels.vector.add_rows(out, own, weights, y, n_threads)
 
     def _run_shared(self, shared: FeedForward, h: np.ndarray, out: np.ndarray, step: Step) -> None:
         """out += the shared expert's output for h, gated if it is."""
@@ -243,6 +208,29 @@ class MixtureOfExperts:
         shared.run(h, y, step, False)
         rows = np.arange(len(h), dtype=np.int32)
         self.kernels.vector.add_rows(out, rows, factors, y, step.n_threads)
+
+
+def routed(
+    kernels: Kernels, logits: np.ndarray, bias: np.ndarray | None, sizes: Experts, n_used: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The experts (n, n_used) that a router's logits (n, experts) choose for each row, and their weights."""
+    shape = len(logits), n_used
+    chosen, weights = np.empty(shape, np.int32), np.empty(shape, np.float32)
+    gating = KERNEL_GATINGS.get(sizes.gating, sizes.gating)
+    args = sizes.groups, sizes.groups_used, sizes.normalize, sizes.scale, chosen, weights
+    kernels.routing.route(logits, bias, gating, *args)
+    return chosen, weights
+
+
+def by_expert(
+    kernels: Kernels, chosen: np.ndarray, weights: np.ndarray, n_experts: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """int32 (experts,): rows of each expert; int32 (n k,): these rows, by expert; float32 (n k,): their
+    weights; of the experts (n, k) of each row."""
+    counts, rows = np.empty(n_experts, np.int32), np.empty(chosen.size, np.int32)
+    factors = np.empty(chosen.size, np.float32)
+    kernels.routing.group(chosen, weights, counts, rows, factors)
+    return counts, rows, factors
 
 
 def load_table(spec: Spec, i: int, weights: Weights) -> np.ndarray:

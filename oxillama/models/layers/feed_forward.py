@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,9 @@ from oxillama.models.weights.linear import Linear
 from oxillama.models.weights.loader import Weights
 from oxillama.models.workspace import Step
 
-load_special_activation: Callable[..., Any] = lazy("oxillama.models.layers.activations:special_activation")
+load_special_activation: Callable[..., Activation] = lazy(
+    "oxillama.models.layers.activations:special_activation"
+)
 
 
 class Activation:
@@ -43,8 +44,7 @@ def load_activation(spec: Spec, i: int, kernels: Kernels, routed: bool = False) 
     layer, name = spec.layers[i], spec.family.activation
     limit = layer.expert_limit if routed else layer.limit
     if limit or layer.xielu is not None or layer.sparsity is not None or spec.situ is not None:
-        special: Activation = load_special_activation(spec, layer, kernels, limit)
-        return special
+        return load_special_activation(spec, layer, kernels, limit)
     return Activation(kernels, name)
 
 
@@ -91,10 +91,7 @@ class FeedForward:
         n, work, n_threads = len(h), step.work, step.n_threads
         hidden, fed = work.rows["gate_up", n, self.first.rows], work.rows["fed", n, self.width]
         self.first.apply(h, hidden, step)
-        if self.gated:
-            self.activation.gate(hidden, fed, n_threads)
-        else:
-            self.activation.activate(hidden, fed, n_threads)
+        (self.activation.gate if self.gated else self.activation.activate)(hidden, fed, n_threads)
         if self.divisors is not None:
             fed /= self.divisors
         if self.sub_norm is not None:

@@ -7,15 +7,15 @@ are no other norms. The streams of a token are a row of the buffer "streams".
 
 from __future__ import annotations
 
-from copy import copy
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.base.lazy_import import lazy
-from oxillama.models.layers.head_norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm, load_head_norm
 from oxillama.models.layers.hyper_connections import Streams as CopiedStreams, streams_of
+from oxillama.models.layers.wrapped import WrappedLayer
 from oxillama.models.spec import Spec
 from oxillama.models.weights.linear import Linear
 from oxillama.models.weights.loader import Weights
@@ -37,8 +37,7 @@ class GatedMix:
         n, d, rank = spec.connections.streams, spec.n_embd, spec.connections.rank
         self.n: int = n
         self.kernels: Kernels = weights.kernels
-        weight = weights.vector(f"{name}_norm.weight", n * d).reshape(n, d)
-        self.norm: HeadNorm = HeadNorm(weights.kernels, False, spec.norm_eps, n, d, weight)
+        self.norm: HeadNorm = load_head_norm(spec, weights, f"{name}_norm.weight", n, d, each=True)
         widths = [(f"{name}_down", rank), *([(f"{name}_inject", n)] if injects else [])]
         self.first: Linear = weights.linear(widths, n * d)
         self.up: Linear = weights.linear([(f"{name}_up", n * d)], rank)
@@ -84,12 +83,12 @@ class Streams(CopiedStreams):
         self.mix.read(streams_of(step, len(x), self.n * x.shape[1]), x, step)
 
 
-class GatedLayer:
+class GatedLayer(WrappedLayer):
     """A layer over streams: the blocks of an ordinary one, and perhaps embeddings of n-grams before them."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights, layer: Any) -> None:
+        super().__init__(layer)
         assert spec.connections is not None
-        self.layer = layer
         self.n: int = spec.connections.streams
         self.mixes: list[GatedMix] = [
             GatedMix(spec, weights, f"blk.{i}.hc_{name}", True) for name in ("attn", "ffn")
@@ -99,17 +98,17 @@ class GatedLayer:
 
     def blocks(self) -> list[Any]:
         """The embeddings of n-grams, and the blocks of the ordinary layer."""
-        return [*([self.ngrams] if self.ngrams else []), *self.layer.blocks()]
+        return [*([self.ngrams] if self.ngrams else []), *super().blocks()]
 
-    def with_blocks(self, wrap: Any) -> GatedLayer:
+    def with_blocks(self, wrap: Any) -> Self:
         """A copy whose blocks are what ``wrap`` makes of them."""
-        found = copy(self)
-        found.layer, found.ngrams = self.layer.with_blocks(wrap), self.ngrams and wrap(self.ngrams)
+        found = super().with_blocks(wrap)
+        found.ngrams = self.ngrams and wrap(self.ngrams)
         return found
 
-    def linears(self) -> list[Linear]:
+    def own_linears(self) -> list[Linear]:
         own = self.ngrams.linears() if self.ngrams else []
-        return [*own, *(each for mix in self.mixes for each in mix.linears()), *self.layer.linears()]
+        return [*own, *(each for mix in self.mixes for each in mix.linears())]
 
     def run(self, x: np.ndarray, step: Step) -> None:
         """Applies the layer to the streams; x (n, d) is overwritten."""

@@ -41,6 +41,16 @@ class HeadNorm:
         self.kernel(x, *self.shape, self.weight, self.eps, n_threads, self.column, self.centred, self.bias)
 
 
+def load_head_norm(
+    spec: Spec, weights: Weights, name: str, heads: int, dim: int, column: int = 0, each: bool = False
+) -> HeadNorm:
+    """The RMS norm of heads; the tensor ``name`` has a weight for all, or, with ``each``, one for each."""
+    n = heads * dim
+    weight = weights.vector(name, n) if each else np.tile(weights.vector(name, dim), heads)
+    shaped = weight.reshape(heads, dim)
+    return HeadNorm(weights.kernels, False, spec.norm_eps, heads, dim, shaped, column=column)
+
+
 class GroupNorm(Norm):
     """RMS norm of equal slices of a row, then one weight for the row (K2-Horizon)."""
 
@@ -62,39 +72,32 @@ def load_qk_norms(
 ) -> list[HeadNorm]:
     """Norms of q and k in rows of all q heads, then all k heads, of which a layer may have none."""
     family, kernels, dim, heads = spec.family, weights.kernels, layer.key_dim, layer.n_heads
-    centred, eps = family.norm == "layer" or family.qk_norm == "layer", spec.norm_eps
-    if family.qk_norm == "unit":
+    kind, eps = family.qk_norm, spec.norm_eps
+    if kind == "unit":
         return [HeadNorm(kernels, False, eps, heads + kv_heads, dim, None)]
-    if family.qk_norm == "gain":
+    if kind == "gain":
         gains = np.repeat(weights.matrix(f"{block}.attn_q_norm.weight", heads, 1), dim, axis=1)
         of_k = HeadNorm(kernels, False, eps, kv_heads, dim, None, column=heads * dim)
         return [HeadNorm(kernels, False, eps, heads, dim, gains), of_k]
-    if not family.qk_norm or (family.qk_norm_optional and not weights.has(f"{block}.attn_q_norm.weight")):
+    if not kind or (family.qk_norm_optional and not weights.has(f"{block}.attn_q_norm.weight")):
         return []
+    centred, eps = family.norm == "layer" or kind == "layer", QK_LAYER_EPS if kind == "layer" else eps
     found = []
     for name, n, column in (("attn_q_norm", heads, 0), ("attn_k_norm", kv_heads, heads * dim)):
         if n == 0:
             continue
-        full, bias = f"{block}.{name}", None
-        if family.qk_norm == "row":
-            weight = weights.vector(f"{full}.weight", n * dim)
-            if weights.has(f"{full}.bias"):
-                bias = weights.vector(f"{full}.bias", n * dim)
-            found.append(HeadNorm(kernels, centred, spec.norm_eps, 1, n * dim, weight, bias, column))
-            continue
-        if family.qk_norm in ("heads", "layer"):
-            flat = weights.shape(f"{full}.weight") == (n * dim,)
-            weight = (
-                weights.vector(f"{full}.weight", n * dim)
-                if flat
-                else weights.matrix(f"{full}.weight", n, dim)
-            )
-            if family.qk_norm == "layer":
-                eps = QK_LAYER_EPS
-                bias = weights.matrix(f"{full}.bias", n, dim) if weights.has(f"{full}.bias") else None
+        of_weight, of_bias, is_row = f"{block}.{name}.weight", f"{block}.{name}.bias", kind == "row"
+        if kind == "head":
+            weight = np.tile(weights.vector(of_weight, dim), (n, 1))
+        elif is_row or weights.shape(of_weight) == (n * dim,):
+            weight = weights.vector(of_weight, n * dim)
         else:
-            weight = np.tile(weights.vector(f"{full}.weight", dim), (n, 1))
-        found.append(HeadNorm(kernels, centred, eps, n, dim, weight, bias, column))
+            weight = weights.matrix(of_weight, n, dim)
+        bias = None
+        if kind in ("row", "layer") and weights.has(of_bias):
+            bias = weights.vector(of_bias, n * dim) if is_row else weights.matrix(of_bias, n, dim)
+        shape = (1, n * dim) if is_row else (n, dim)
+        found.append(HeadNorm(kernels, centred, eps, *shape, weight, bias, column))
     return found
 
 

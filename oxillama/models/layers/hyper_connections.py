@@ -13,12 +13,12 @@ are a row of the buffer "streams".
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any
 
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama.models.layers.wrapped import WrappedLayer
 from oxillama.models.sizes import Connections
 from oxillama.models.spec import Spec
 from oxillama.models.weights.linear import Linear
@@ -126,35 +126,20 @@ class Streams:
         self.kernels.vector.mix_streams(streams, self.n, weights, x, step.n_threads)
 
 
-class ConnectedLayer:
-    """A layer over streams: the blocks and norms of an ordinary one.
-
-    Args:
-        layer: the ordinary layer.
-    """
+class ConnectedLayer(WrappedLayer):
+    """A layer over streams: the blocks and norms of an ordinary one."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights, layer: Any) -> None:
+        super().__init__(layer)
         assert spec.connections is not None
         parts = 3 if spec.connections.rounds else 2
-        self.layer = layer
         self.n: int = spec.connections.streams
         self.connections: list[Connection] = [
             Connection(spec, weights, f"blk.{i}.{name}", parts) for name in ("hc_attn", "hc_ffn")
         ]
 
-    def blocks(self) -> list[Any]:
-        """The blocks of the ordinary layer, in order."""
-        found: list[Any] = self.layer.blocks()
-        return found
-
-    def with_blocks(self, wrap: Any) -> ConnectedLayer:
-        """A copy whose blocks are what ``wrap`` makes of them."""
-        found = copy(self)
-        found.layer = self.layer.with_blocks(wrap)
-        return found
-
-    def linears(self) -> list[Linear]:
-        return [*(each.matrix for each in self.connections), *self.layer.linears()]
+    def own_linears(self) -> list[Linear]:
+        return [each.matrix for each in self.connections]
 
     def run(self, x: np.ndarray, step: Step) -> None:
         """Applies the layer to the streams; x (n, d) is overwritten."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import AttentionOptions, attention_options
-from oxillama.models.layers.head_norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm, load_head_norm
 from oxillama.models.layers.output_gate import OutputGate, load_output_gate
 from oxillama.models.layers.selector import PositionSelector
 from oxillama.models.page_groups import place_of
@@ -33,8 +33,6 @@ class LatentAttention:
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         layer, block, latent = spec.layers[i], f"blk.{i}", spec.latent_of(i)
         assert latent is not None
-        self.group: int
-        self.index: int
         self.group, self.index = place_of(spec, i)  # the page group, and the layer's index in a page
         self.spec = spec
         self.latent = latent
@@ -53,19 +51,20 @@ class LatentAttention:
         )
         self.column = queries  # where the compressed keys and values begin in its rows
         self.attn_q_b: Linear | None = None
-        self.norms: list[HeadNorm] = [self._norm(f"{block}.attn_kv_a_norm", latent.kv_rank, queries, weights)]
-        if spec.family.qk_norm:  # a norm for the rotated columns
-            column = queries + latent.kv_rank
-            self.norms.append(self._norm(f"{block}.attn_k_norm", self.rope_dim, column, weights))
+        normed = [("attn_kv_a_norm", latent.kv_rank, queries)]  # parts of its rows
+        if spec.family.qk_norm:
+            normed.append(("attn_k_norm", self.rope_dim, queries + latent.kv_rank))
         if latent.q_rank:
-            self.norms.append(self._norm(f"{block}.attn_q_a_norm", queries, 0, weights))
+            normed.append(("attn_q_a_norm", queries, 0))
             self.attn_q_b = weights.linear(
                 [(f"{block}.attn_q_b", self.heads * latent.key_dim)], latent.q_rank
             )
+        self.norms: list[HeadNorm] = [
+            load_head_norm(spec, weights, f"{block}.{name}.weight", 1, width, column)
+            for name, width, column in normed
+        ]
         if weights.has(f"{block}.attn_kv_b.weight"):
             shape = (self.heads, self.nope_dim, latent.value_dim, latent.kv_rank)
-            self.attn_k_b: GroupedLinear
-            self.attn_v_b: GroupedLinear
             self.attn_k_b, self.attn_v_b = split_kv_b(weights, f"{block}.attn_kv_b", *shape)
         else:
             names = [(f"{block}.attn_k_b", latent.kv_rank)]
@@ -88,10 +87,6 @@ class LatentAttention:
     def new_selector(self, spec: Spec, i: int, weights: Weights) -> Any:
         """The selector of layer ``i``."""
         return PositionSelector(spec, i, weights)
-
-    def _norm(self, name: str, width: int, column: int, weights: Weights) -> HeadNorm:
-        weight = weights.vector(f"{name}.weight", width)
-        return HeadNorm(weights.kernels, False, self.spec.norm_eps, 1, width, weight, column=column)
 
     def linears(self) -> list[Linear]:
         middle = [self.attn_q_b] if self.attn_q_b else []

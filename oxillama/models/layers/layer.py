@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -169,18 +169,18 @@ def matrix_groups(name: str, layer: AnyLayer) -> list[MatrixGroup]:
 
 
 HERE = "oxillama.models.layers"
-load_normed_experts: Callable[..., Any] = lazy(f"{HERE}.experts:DenseAndExperts")
-load_experts: Callable[..., Any] = lazy(f"{HERE}.experts:MixtureOfExperts")
-load_layer_input: Callable[..., Any] = lazy(f"{HERE}.layer_input:LayerInput")
-load_experts_of_input: Callable[..., Any] = lazy(f"{HERE}.experts:DenseAndExpertsOfInput")
-load_chunked_experts: Callable[..., Any] = lazy(f"{HERE}.chunk_experts:ChunkedExperts")
+load_normed_experts: Callable[..., Block] = lazy(f"{HERE}.experts:DenseAndExperts")
+load_experts: Callable[..., Block] = lazy(f"{HERE}.experts:MixtureOfExperts")
+load_layer_input: Callable[..., Block] = lazy(f"{HERE}.layer_input:LayerInput")
+load_experts_of_input: Callable[..., Block] = lazy(f"{HERE}.experts:DenseAndExpertsOfInput")
+load_chunked_experts: Callable[..., Block] = lazy(f"{HERE}.chunk_experts:ChunkedExperts")
 run_post, run_normed, run_chained = (
     lazy(f"{HERE}.residuals:run_{kind}") for kind in ("post", "normed", "chained")
 )
-load_idle_layer: Callable[..., Any] = lazy(f"{HERE}.idle:IdleLayer")
-with_switches: Callable[..., Any] = lazy(f"{HERE}.switch:with_switches")
-load_stacked_layer: Callable[..., Any] = lazy(f"{HERE}.stacks:StackedLayer")
-load_streamed_layer: Callable[..., Any] = lazy(f"{HERE}.stream_kinds:load_streamed_layer")
+load_idle_layer: Callable[..., AnyLayer] = lazy(f"{HERE}.idle:IdleLayer")
+with_switches: Callable[..., AnyLayer] = lazy(f"{HERE}.switch:with_switches")
+load_stacked_layer: Callable[..., AnyLayer] = lazy(f"{HERE}.stacks:StackedLayer")
+load_streamed_layer: Callable[..., AnyLayer] = lazy(f"{HERE}.stream_kinds:load_streamed_layer")
 
 MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
     "attention": Attention,
@@ -208,13 +208,11 @@ MIXERS: dict[str, Callable[[Spec, int, Weights], Block]] = {
 def dense(spec: Spec, i: int, weights: Weights) -> Block:
     """The feed-forward block of layer ``i``, with or without experts."""
     if normed_beside(spec, i):
-        block: Block = load_normed_experts(spec, i, weights)
-        return block
+        return load_normed_experts(spec, i, weights)
     if spec.layers[i].experts:
         routing = spec.family.routing
         load = load_experts_of_input if routing and routing.beside_dense == "input" else load_experts
-        experts: Block = (load_chunked_experts if routing and routing.chunks else load)(spec, i, weights)
-        return experts
+        return (load_chunked_experts if routing and routing.chunks else load)(spec, i, weights)
     return FeedForward(spec, i, weights, spec.layers[i].n_ff)
 
 
@@ -234,15 +232,12 @@ FEED_FORWARDS: dict[str, Callable[[Spec, int, Weights], Block]] = {
 def load_layer(spec: Spec, i: int, weights: Weights) -> AnyLayer:
     """Layer ``i``."""
     if spec.layers[i].mixer == "":
-        idle: AnyLayer = load_idle_layer(spec, i, weights)
-        return idle
+        return load_idle_layer(spec, i, weights)
     layer = load_plain_layer(spec, i, weights)
     if spec.switch is not None:
-        switched: AnyLayer = with_switches(spec, i, weights, layer)
-        return switched
+        return with_switches(spec, i, weights, layer)
     if spec.layers[i].begins or spec.layers[i].ends:
-        stacked: AnyLayer = load_stacked_layer(spec, i, weights, layer)
-        return stacked
+        return load_stacked_layer(spec, i, weights, layer)
     return load_streamed_layer(spec, i, weights, layer) if spec.family.streams else layer
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.layers.head_norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm, load_head_norm
 from oxillama.models.spec import Spec
 from oxillama.models.weights.linear import Embedding, Linear
 from oxillama.models.weights.loader import Weights
@@ -28,8 +28,7 @@ class LayerEmbeddings:
         if spec.family.per_layer_table:
             self.table = weights.embedding("per_layer_token_embd.weight", spec.n_vocab, self.width)
         self.projection: Linear = weights.linear([("per_layer_model_proj", self.width)], spec.n_embd)
-        weight = np.tile(weights.vector("per_layer_proj_norm.weight", width), (layers, 1))
-        self.norm: HeadNorm = HeadNorm(weights.kernels, False, spec.norm_eps, layers, width, weight)
+        self.norm: HeadNorm = load_head_norm(spec, weights, "per_layer_proj_norm.weight", layers, width)
         self.table_scale: np.float32 = np.float32(math.sqrt(width))
         self.scale: np.float32 = np.float32(1 / math.sqrt(spec.n_embd))
 

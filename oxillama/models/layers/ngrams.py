@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from oxillama._kernels import Kernels
-from oxillama.models.layers.head_norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm, load_head_norm
 from oxillama.models.layers.history import TokenHistory
 from oxillama.models.layers.recurrent import RecurrentBlock
 from oxillama.models.sizes import Ngrams
@@ -38,12 +38,9 @@ class NgramEmbedding(RecurrentBlock):
         self.table: Embedding = weights.embedding(TABLE, sizes.rows, sizes.width)
         self.key_and_value: Linear = weights.linear([(f"{block}_key", n * d), (f"{block}_value", d)], d)
         self.norms: list[HeadNorm] = [
-            HeadNorm(
-                weights.kernels, False, spec.norm_eps, n, d,
-                weights.vector(f"{block}_norm_{name}.weight", n * d).reshape(n, d),
-            )
+            load_head_norm(spec, weights, f"{block}_norm_{name}.weight", n, d, each=True)
             for name in ("key", "query", "conv")
-        ]  # fmt: skip
+        ]
         taps = weights.matrix(f"{block}_conv1d.weight", n * d, sizes.kernel)
         self.taps: np.ndarray = np.ascontiguousarray(taps.T)
         self.tokens: TokenHistory = TokenHistory(sizes.size - 1, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from oxillama.base.lazy_import import lazy
 from oxillama.models.spec import Spec
 from oxillama.models.weights.loader import Weights
 
-load_group_norm: Callable[..., Any] = lazy("oxillama.models.layers.head_norm:GroupNorm")
+load_group_norm: Callable[..., Norm] = lazy("oxillama.models.layers.head_norm:GroupNorm")
 
 
 class Norm:
@@ -46,8 +45,7 @@ def load_norm(spec: Spec, weights: Weights, name: str, width: int | None = None)
     weight = weights.vector(name if bare else f"{name}.weight", d) if has_weight else None
     bias = load_bias(spec, weights, name, d)
     if spec.norm_groups > 1 and width is None:
-        found: Norm = load_group_norm(weights.kernels, spec, weight)
-        return found
+        return load_group_norm(weights.kernels, spec, weight)
     eps = family.post_norm_eps if family.post_norm_eps and ".post_" in name else spec.norm_eps
     return Norm(weights.kernels, family.norm == "layer", eps, weight, bias)
 

@@ -7,12 +7,12 @@ rms_norm(state)). The bank and x are in a row of the buffer "bank".
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any
 
 import numpy as np
 
 from oxillama._kernels import Kernels
+from oxillama.models.layers.wrapped import WrappedLayer
 from oxillama.models.spec import Spec
 from oxillama.models.weights.linear import Linear
 from oxillama.models.weights.loader import Weights
@@ -83,13 +83,13 @@ class Streams:
         x[:] = mixed
 
 
-class BankedLayer:
+class BankedLayer(WrappedLayer):
     """A layer with the blocks and norms of an ordinary one, whose blocks read sums."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights, layer: Any) -> None:
+        super().__init__(layer)
         assert spec.connections is not None
         period, names = spec.connections.period, ("attn_res_score", "ffn_res_score")
-        self.layer = layer
         self.banks: bool = i % period == 0
         before = -(-i // period)
         counts = before, before + self.banks
@@ -99,19 +99,8 @@ class BankedLayer:
         self.width: int = spec.connections.streams * spec.n_embd
         self.before: int = before
 
-    def blocks(self) -> list[Any]:
-        """The blocks of the ordinary layer, in order."""
-        found: list[Any] = self.layer.blocks()
-        return found
-
-    def with_blocks(self, wrap: Any) -> BankedLayer:
-        """A copy whose blocks are what ``wrap`` makes of them."""
-        found = copy(self)
-        found.layer = self.layer.with_blocks(wrap)
-        return found
-
-    def linears(self) -> list[Linear]:
-        return [*(mix.score for mix in self.mixes if mix), *self.layer.linears()]
+    def own_linears(self) -> list[Linear]:
+        return [mix.score for mix in self.mixes if mix]
 
     def run(self, x: np.ndarray, step: Step) -> None:
         """Applies the layer to hidden states x (n, d), in place."""

@@ -217,8 +217,6 @@ class TimeMix7(TimeMix):
         if gated:
             made["g"] = LowRank(weights, f"{block}_g", d, ranks["g"], "sigmoid")
         self.low: dict[str, LowRank] = made
-        self.k_k: np.ndarray
-        self.k_a: np.ndarray
         self.k_k, self.k_a = (weights.vector(f"{block}_{name}.weight", d) for name in ("k_k", "k_a"))
         self.r_k: np.ndarray = weights.vector(f"{block}_r_k.weight", d)
 
@@ -270,8 +268,6 @@ class ChannelMix(RecurrentBlock):
     def __init__(self, spec: Spec, i: int, weights: Weights, gated: bool) -> None:
         block, d, width = f"blk.{i}.channel_mix", spec.n_embd, spec.layers[i].n_ff
         self.kernels: Kernels = weights.kernels
-        self.state_floats: int
-        self.record_floats: int
         self.d = self.state_floats = self.record_floats = d
         self.lerp_k: np.ndarray = weights.array(f"{block}_lerp_k.weight", (d, 1, 1)).reshape(d)
         self.key: Linear = weights.linear([(f"{block}_key", width)], d)

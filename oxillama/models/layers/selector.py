@@ -17,6 +17,7 @@ import numpy as np
 from oxillama._kernels import Kernels
 from oxillama.models.layers.head_norm import HeadNorm
 from oxillama.models.page_groups import selector_place
+from oxillama.models.sizes import Selector as SelectorSizes
 from oxillama.models.spec import Spec
 from oxillama.models.weights.linear import Linear
 from oxillama.models.weights.loader import Weights
@@ -31,21 +32,59 @@ def new_scores(n: int, longest: int) -> np.ndarray:
     return np.empty((min(n, ROWS), -(-longest // BLOCK) * BLOCK), np.float32)
 
 
-class PositionSelector:
+class Selector:
+    """What the selectors of positions and of blocks share: the keys' pages, and the choice."""
+
+    queries: Linear
+    """Of compressed queries, where a selector has some."""
+
+    def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
+        assert spec.selector is not None
+        self.sizes: SelectorSizes = spec.selector
+        self.group, self.index = selector_place(spec, i)
+        self.rope: int | None = spec.layers[i].rope
+        self.kernels: Kernels = weights.kernels
+        self.weight_scale = np.float32((self.sizes.width * self.sizes.n_heads) ** -0.5)
+
+    def load_queries(self, weights: Weights, i: int, rank: int) -> Linear:
+        """The matrix of queries from ``rank`` compressed ones."""
+        return weights.linear([(f"blk.{i}.indexer.attn_q_b", self.sizes.n_heads * self.sizes.width)], rank)
+
+    def turn(self, x: np.ndarray, heads: int, table: np.ndarray, step: Step) -> None:
+        """Rotates heads, at the positions of the table."""
+        sizes = self.sizes
+        column = sizes.width - 2 * table.shape[2] if sizes.turns_last else 0
+        self.kernels.vector.rope(x, heads, sizes.width, table, sizes.neox, step.n_threads, column)
+
+    def needed(self, step: Step) -> bool:
+        """Whether a row has more positions or blocks to choose from than it may."""
+        return int(step.batch.positions.max() + 1) // self.sizes.block > self.sizes.n_chosen
+
+    def asked(self, compressed: np.ndarray, step: Step) -> np.ndarray:
+        """float32 (n, heads width): the queries of compressed ones (n, rank), not rotated."""
+        queries = step.work.rows["selector_queries", len(compressed), self.queries.rows]
+        self.queries.apply(compressed, queries, step)
+        return queries
+
+    def chosen(self, queries: np.ndarray, weights: np.ndarray, step: Step) -> np.ndarray:
+        """int32 (n, n_chosen): the positions or blocks with the highest scores, ascending; of a row that has
+        fewer, those come first."""
+        sizes, n = self.sizes, len(queries)
+        scores = new_scores(n, int(step.batch.positions.max()) + 1)
+        found = np.zeros((n, sizes.n_chosen), np.int32)
+        args = self.index, queries, sizes.n_heads, weights, scores, found, step.work.scratch, step.n_threads
+        step.kv[self.group].choose(*args, sizes.block)
+        return found
+
+
+class PositionSelector(Selector):
     """The selector of one layer."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
-        assert spec.latent is not None and spec.selector is not None
-        block, sizes = f"blk.{i}.indexer", spec.selector
-        self.group: int
-        self.index: int
-        self.group, self.index = selector_place(spec, i)
-        self.sizes = sizes
-        self.rope: int | None = spec.layers[i].rope
-        self.kernels: Kernels = weights.kernels
-        self.queries: Linear = weights.linear(
-            [(f"{block}.attn_q_b", sizes.n_heads * sizes.width)], spec.latent.q_rank
-        )
+        super().__init__(spec, i, weights)
+        assert spec.latent is not None
+        block, sizes = f"blk.{i}.indexer", self.sizes
+        self.queries = self.load_queries(weights, i, spec.latent.q_rank)
         self.key_and_weights: Linear = weights.linear(
             [(f"{block}.attn_k", sizes.width), (f"{block}.proj", sizes.n_heads)], spec.n_embd
         )
@@ -66,26 +105,15 @@ class PositionSelector:
             int32 (n, n_chosen): of a row at position p the first min(p + 1, n_chosen) are the positions that
                 it attends to, in ascending order; None if every row attends to all.
         """
-        n, sizes, work, n_threads = len(h), self.sizes, step.work, step.n_threads
-        keys = work.rows["selector_key", n, self.key_and_weights.rows]
+        keys = step.work.rows["selector_key", len(h), self.key_and_weights.rows]
         self.key_and_weights.apply(h, keys, step)
-        self.norm.apply(keys, n_threads)
-        table = step.tables[self.rope] if self.rope is not None else None
-        if table is not None:
-            first = sizes.width - 2 * table.shape[2] if sizes.turns_last else 0
-            self.kernels.vector.rope(keys, 1, sizes.width, table, sizes.neox, n_threads, first)
-        kv = step.kv[self.group]
-        kv.store(self.index, keys, 0, 0, n_threads)
-        longest = int(step.batch.positions.max()) + 1
-        if longest <= sizes.n_chosen:
+        self.norm.apply(keys, step.n_threads)
+        if self.rope is not None:
+            self.turn(keys, 1, step.tables[self.rope], step)
+        step.kv[self.group].store(self.index, keys, 0, 0, step.n_threads)
+        if not self.needed(step):
             return None
-        queries = work.rows["selector_queries", n, self.queries.rows]
-        self.queries.apply(compressed, queries, step)
-        if table is not None:
-            heads = sizes.n_heads
-            self.kernels.vector.rope(queries, heads, sizes.width, table, sizes.neox, n_threads, first)
-        weights = keys[:, sizes.width :] * np.float32((sizes.width * sizes.n_heads) ** -0.5)
-        scores = new_scores(n, longest)
-        chosen = np.zeros((n, sizes.n_chosen), np.int32)
-        kv.choose(self.index, queries, sizes.n_heads, weights, scores, chosen, work.scratch, n_threads)
-        return chosen
+        queries = self.asked(compressed, step)
+        if self.rope is not None:
+            self.turn(queries, self.sizes.n_heads, step.tables[self.rope], step)
+        return self.chosen(queries, keys[:, self.sizes.width :] * self.weight_scale, step)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from oxillama.models.layers.attention import Attention
-from oxillama.models.layers.head_norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm, load_head_norm
 from oxillama.models.layers.selector import new_scores
 from oxillama.models.page_groups import selector_place
 from oxillama.models.spec import Spec
@@ -44,16 +44,13 @@ class SparseAttention(Attention):
         assert spec.selector is not None
         block, sizes = f"blk.{i}.indexer", spec.selector
         self.sizes = sizes
-        self.keys_group: int
-        self.keys_index: int
         self.keys_group, self.keys_index = selector_place(spec, i)
         widths = [(f"{block}.q_proj", sizes.n_heads * sizes.width), (f"{block}.k_proj", sizes.width)]
         self.indexer: Linear = weights.linear(widths, spec.n_embd)
-        self.indexer_norms: list[HeadNorm] = []
-        for part, heads, column in (("q", sizes.n_heads, 0), ("k", 1, sizes.n_heads * sizes.width)):
-            weight = np.tile(weights.vector(f"{block}.{part}_norm.weight", sizes.width), (heads, 1))
-            norm = HeadNorm(weights.kernels, False, spec.norm_eps, heads, sizes.width, weight, column=column)
-            self.indexer_norms.append(norm)
+        self.indexer_norms: list[HeadNorm] = [
+            load_head_norm(spec, weights, f"{block}.{part}_norm.weight", heads, sizes.width, column)
+            for part, heads, column in (("q", sizes.n_heads, 0), ("k", 1, sizes.n_heads * sizes.width))
+        ]
 
     def linears(self) -> list[Linear]:
         return [self.indexer, *super().linears()]

@@ -9,7 +9,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.attention import Attention
-from oxillama.models.layers.head_norm import HeadNorm
+from oxillama.models.layers.head_norm import HeadNorm, load_head_norm
 from oxillama.models.layers.recurrent import RecurrentBlock, in_blocks, padded
 from oxillama.models.spec import Spec
 from oxillama.models.weights.linear import Linear
@@ -204,10 +204,10 @@ class PlamoMamba(RecurrentBlock):
         self.ssm_x: Linear = weights.linear([(f"{block}.ssm_x", 2 * n + rank)], inner)
         self.ssm_dt: Linear = weights.linear([(f"{block}.ssm_dt", heads)], rank)
         self.ssm_out: Linear = weights.linear([(f"{block}.ssm_out", d)], inner)
-        self.norms: list[Any] = []
-        for name, width, column in (("b", n, 0), ("c", n, n), ("dt", rank, 2 * n)):
-            weight = weights.vector(f"{block}.ssm_{name}_norm", width)
-            self.norms.append(HeadNorm(self.kernels, False, spec.norm_eps, 1, width, weight, None, column))
+        self.norms: list[HeadNorm] = [
+            load_head_norm(spec, weights, f"{block}.ssm_{name}_norm", 1, width, column)
+            for name, width, column in (("b", n, 0), ("c", n, n), ("dt", rank, 2 * n))
+        ]
         self.state_floats: int = self.conv.floats + heads * padded(inner // heads) * n
         self.record_floats: int = self.conv.record_floats + inner + n + 2 * heads
 

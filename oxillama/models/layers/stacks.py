@@ -7,29 +7,24 @@ one.
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any
 
 import numpy as np
 
 from oxillama.models.layers.norm import Norm, load_norm
+from oxillama.models.layers.wrapped import WrappedLayer
 from oxillama.models.spec import Spec
-from oxillama.models.weights.linear import Linear
 from oxillama.models.weights.loader import Weights
 from oxillama.models.workspace import Step
 
 STATES = ("high", "low")
 
 
-class StackedLayer:
-    """A layer that begins or ends a pass.
-
-    Args:
-        layer: the ordinary layer, run between the beginning and the end.
-    """
+class StackedLayer(WrappedLayer):
+    """A layer that begins or ends a pass. The ordinary layer runs between the beginning and the end."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights, layer: Any) -> None:
-        self.layer = layer
+        super().__init__(layer)
         self.begins: str = spec.layers[i].begins
         self.ends: str = spec.layers[i].ends
         name = spec.family.output_norm if self.ends == "norm" else "hrm.norm"  # the latter has no weight
@@ -37,21 +32,6 @@ class StackedLayer:
         self.first: np.ndarray | None = (
             weights.vector("hrm.z_l_init", spec.n_embd) if self.begins == "first" else None
         )
-
-    def blocks(self) -> list[Any]:
-        """The blocks of the ordinary layer, in order."""
-        found: list[Any] = self.layer.blocks()
-        return found
-
-    def with_blocks(self, wrap: Any) -> StackedLayer:
-        """A copy whose blocks are what ``wrap`` makes of them."""
-        found = copy(self)
-        found.layer = self.layer.with_blocks(wrap)
-        return found
-
-    def linears(self) -> list[Linear]:
-        found: list[Linear] = self.layer.linears()
-        return found
 
     def run(self, x: np.ndarray, step: Step) -> None:
         """Applies the layer to hidden states x (n, d), in place."""

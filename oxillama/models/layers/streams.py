@@ -7,13 +7,13 @@ The first stream is the model's hidden state x (n, d); the others are in the buf
 from __future__ import annotations
 
 import math
-from copy import copy
 from typing import Any
 
 import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.models.layers.norm import Norm, load_norm
+from oxillama.models.layers.wrapped import WrappedLayer
 from oxillama.models.spec import Spec
 from oxillama.models.weights.grouped import grouped_linear
 from oxillama.models.weights.linear import Linear
@@ -72,16 +72,12 @@ class Streams:
         return y
 
 
-class StreamedLayer:
-    """A layer over streams: the blocks of an ordinary one, and a low-rank map beside attention (Laurel).
-
-    Args:
-        layer: the ordinary layer; its blocks and norms are used.
-    """
+class StreamedLayer(WrappedLayer):
+    """A layer over streams: the blocks of an ordinary one, and a low-rank map beside attention (Laurel)."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights, layer: Any) -> None:
+        super().__init__(layer)
         block, d, n = f"blk.{i}", spec.n_embd, STREAMS
-        self.layer = layer
         self.kernels: Kernels = weights.kernels
         self.router_norm: Norm = load_norm(spec, weights, f"{block}.altup_router_norm")
         self.router: Linear = weights.linear([(f"{block}.altup_router", n)], d)
@@ -93,20 +89,8 @@ class StreamedLayer:
         self.up: Linear = weights.linear([(f"{block}.laurel_r", d)], rank)
         self.laurel_norm: Norm = load_norm(spec, weights, f"{block}.laurel_post_norm")
 
-    def blocks(self) -> list[Any]:
-        """The blocks of the ordinary layer, in order."""
-        found: list[Any] = self.layer.blocks()
-        return found
-
-    def with_blocks(self, wrap: Any) -> StreamedLayer:
-        """A copy whose blocks are what ``wrap`` makes of them."""
-        found = copy(self)
-        found.layer = self.layer.with_blocks(wrap)
-        return found
-
-    def linears(self) -> list[Linear]:
-        own = [self.router, self.predict, self.down, self.up, self.correct]
-        return [*own, *self.layer.linears()]
+    def own_linears(self) -> list[Linear]:
+        return [self.router, self.predict, self.down, self.up, self.correct]
 
     def run(self, x: np.ndarray, step: Step) -> None:
         """Applies the layer to the streams: x (n, d), in place, and the others."""

@@ -28,8 +28,6 @@ class AdapterChoice:
     def __init__(self, spec: Spec) -> None:
         assert spec.switch is not None
         self.switch = spec.switch
-        self.group: int
-        self.index: int
         self.group, self.index = selector_place(spec, 0)
 
     def run(self, tokens: np.ndarray, step: Step) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 
 from oxillama._kernels import Kernels
 from oxillama.errors import LoadError
-from oxillama.models.layers.experts import KERNEL_GATINGS
+from oxillama.models.layers.experts import by_expert, routed
 from oxillama.models.sizes import Experts
 from oxillama.models.spec import Spec
 from oxillama.models.weights.grouped import GroupedLinear, grouped_linear
@@ -31,12 +31,11 @@ class ValueExperts:
         self.n_used: int = spec.layers[i].value_experts
         name, n, d = f"blk.{i}.attn_v_gate", self.sizes.n_experts, spec.n_embd
         self.kernels: Kernels = weights.kernels
-        self.gating: str = KERNEL_GATINGS.get(self.sizes.gating, self.sizes.gating)
         self.router: Linear = weights.linear([(name, n)], d, biases=())
         self.bias: np.ndarray | None = (
             weights.vector(f"{name}.bias", n) if weights.has(f"{name}.bias") else None
         )
-        if self.bias is not None and self.gating == "chosen":
+        if self.bias is not None and self.sizes.gating == "softmax_after_topk":
             raise LoadError(f"{name}.bias: expected no such tensor for experts chosen by their logits")
         self.experts: GroupedLinear = grouped_linear(weights, [(f"blk.{i}.attn_v_exps", width)], d, n)
 
@@ -55,14 +54,11 @@ class ValueExperts:
 
     def run(self, h: np.ndarray, step: Step) -> np.ndarray:
         """float32 (n, width): the values for h (n, d)."""
-        n, sizes, work, route = len(h), self.sizes, step.work, self.kernels.routing
+        n, sizes, work = len(h), self.sizes, step.work
         logits = work.rows["router", n, sizes.n_experts]
         self.router.apply(h, logits, step)
-        chosen, weights = np.empty((n, self.n_used), np.int32), np.empty((n, self.n_used), np.float32)
-        route.route(logits, self.bias, self.gating, 1, 1, sizes.normalize, sizes.scale, chosen, weights)
-        counts, rows = np.empty(sizes.n_experts, np.int32), np.empty(chosen.size, np.int32)
-        factors = np.empty(chosen.size, np.float32)
-        route.group(chosen, weights, counts, rows, factors)
+        chosen, weights = routed(self.kernels, logits, self.bias, sizes, self.n_used)
+        counts, rows, factors = by_expert(self.kernels, chosen, weights, sizes.n_experts)
         out = work.rows["values", n, self.experts.rows]
         out[:] = 0
         numbers = np.flatnonzero(counts)

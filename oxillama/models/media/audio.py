@@ -10,9 +10,10 @@ import numpy as np
 
 from oxillama.errors import LoadError
 from oxillama.models.layers.norm import Norm
-from oxillama.models.media.blocks import Block, Matrix, Memory, Shape, Steps, Tools, load_blocks, normed
+from oxillama.models.media.blocks import Block, Matrix, Memory, Shape, Steps, Tools, normed
 from oxillama.models.media.conformer import Conformer
 from oxillama.models.media.facts import AudioFacts
+from oxillama.models.media.projectors import Mlp
 from oxillama.models.media.spectrum import WHISPER_FRAMES, whisper_frames, whisper_pieces
 
 EPS = 1e-6
@@ -54,7 +55,7 @@ class AudioEncoder:
         self.facts = facts
         self.encoder: Encoder = ENCODERS[facts.projector.encoder](tools, facts)
         self.merger: AudioMerger = MERGERS[facts.projector.merger](tools, facts, self.encoder.width)
-        self.out_width: int = self.merger.width
+        self.out_width: int = self.merger.rows
 
     def pieces(self, samples: np.ndarray) -> list[np.ndarray]:
         """As `Encoder.pieces`."""
@@ -69,7 +70,7 @@ class AudioEncoder:
         x, parts = (yield from self.encoder.steps(mel)), []
         for start in range(0, len(x), MOST_ROWS):
             yield
-            parts.append(self.merger.run(x[start : start + MOST_ROWS]))
+            parts.append(self.merger(x[start : start + MOST_ROWS]))
         return np.concatenate(parts)
 
 
@@ -81,18 +82,7 @@ class Whisper:
         self.facts: AudioFacts = facts
         self.width: int = facts.width
         width = facts.width
-        self.shape: Shape = Shape(
-            prefix="a",
-            width=width,
-            n_ff=facts.n_ff,
-            n_heads=facts.n_heads,
-            n_kv_heads=facts.n_kv_heads,
-            head_dim=facts.head_dim,
-            eps=facts.eps,
-            norm="layer",
-            activation=ACTIVATION,
-            scale=1 / math.sqrt(facts.head_dim),
-        )
+        shape = Shape("a", facts, norm="layer", activation=ACTIVATION, scale=1 / math.sqrt(facts.head_dim))
         self.convolutions: list[tuple[Matrix, np.ndarray, int]] = [
             (
                 tools.unrolled(f"a.conv1d.{i}.weight", (3, channels, width)),
@@ -106,7 +96,7 @@ class Whisper:
         if rows < n:
             raise LoadError(f"{name}: expected at least {n} rows, got {rows}")
         self.positions: np.ndarray = tools.weights.matrix(name, rows, width)
-        self.blocks: list[Block] = load_blocks(tools, self.shape, facts.n_blocks)
+        self.blocks: list[Block] = [Block(tools, shape, i) for i in range(facts.n_blocks)]
         self.post_norm: Norm | None = tools.optional_norm("a.post_ln", width, "layer", facts.eps)
 
     def pieces(self, samples: np.ndarray) -> list[np.ndarray]:
@@ -179,29 +169,21 @@ ENCODERS: dict[str, Callable[[Tools, AudioFacts], Encoder]] = {
 
 # --- mergers --------------------------------------------------------------------------------------------
 
-
-class One:
-    """One matrix."""
-
-    def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
-        self.matrix: Matrix = tools.matrix("mm.a.fc", cols)
-        self.width: int = self.matrix.rows
-
-    def run(self, x: np.ndarray) -> np.ndarray:
-        return self.matrix(x)
+TWO = "mm.a.mlp.1", "mm.a.mlp.2"
+"""Matrices of mergers that have two."""
 
 
-class Two:
-    """Two matrices with an activation between them; a row of input is several audio frames joined."""
+class Projected:
+    """One matrix behind a norm without weight."""
 
     def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
-        self.tools = tools
-        self.first: Matrix = tools.matrix("mm.a.mlp.1", cols * facts.stack)
-        self.last: Matrix = tools.matrix("mm.a.mlp.2", self.first.rows)
-        self.width: int = self.last.rows
+        self.n_threads: int = tools.n_threads
+        self.norm: Norm = tools.plain_norm(EPS)
+        self.matrix: Matrix = tools.matrix("mm.a.input_projection", cols)
+        self.rows: int = self.matrix.rows
 
-    def run(self, x: np.ndarray) -> np.ndarray:
-        return self.last(self.tools.activate(self.first(x), ACTIVATION))
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        return self.matrix(normed(self.norm, x, self.n_threads))
 
 
 class Ultravox:
@@ -211,46 +193,33 @@ class Ultravox:
         self.tools = tools
         cols *= facts.stack
         self.norm: Norm = tools.norm("mm.a.norm_pre", cols, "rms", EPS)
-        self.first: Matrix = tools.matrix("mm.a.mlp.1", cols)
+        self.first: Matrix = tools.matrix(TWO[0], cols)
         half = self.first.rows // 2
         if self.first.rows != 2 * half:
-            raise LoadError(f"mm.a.mlp.1.weight: expected an even number of rows, got {self.first.rows}")
+            raise LoadError(f"{TWO[0]}.weight: expected an even number of rows, got {self.first.rows}")
         self.middle: Norm = tools.norm("mm.a.norm_mid", half, "rms", EPS)
-        self.last: Matrix = tools.matrix("mm.a.mlp.2", half)
-        self.width: int = self.last.rows
+        self.last: Matrix = tools.matrix(TWO[1], half)
+        self.rows: int = self.last.rows
 
-    def run(self, x: np.ndarray) -> np.ndarray:
+    def __call__(self, x: np.ndarray) -> np.ndarray:
         both = self.first(normed(self.norm, x, self.tools.n_threads))
         half = both.shape[1] // 2
         gates = self.tools.activate(np.ascontiguousarray(both[:, half:]), "silu")
         return self.last(normed(self.middle, both[:, :half] * gates, self.tools.n_threads))
 
 
-class Projected:
-    """A norm without weight, and one matrix."""
-
-    def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
-        self.tools: Tools = tools
-        self.norm: Norm = tools.plain_norm(EPS)
-        self.matrix: Matrix = tools.matrix("mm.a.input_projection", cols)
-        self.width: int = self.matrix.rows
-
-    def run(self, x: np.ndarray) -> np.ndarray:
-        return self.matrix(normed(self.norm, x, self.tools.n_threads))
-
-
 class AudioMerger(Protocol):
-    """The layers after the blocks of an encoder; `width` is the width of its embeddings."""
+    """The layers after the blocks of an encoder; `rows` is the width of its embeddings."""
 
-    width: int
+    rows: int
 
-    def run(self, x: np.ndarray) -> np.ndarray:
-        """float32 (tokens, width) of float32 (tokens, cols)."""
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """float32 (tokens, rows) of float32 (tokens, cols)."""
 
 
 MERGERS: dict[str, Callable[[Tools, AudioFacts, int], AudioMerger]] = {
-    "one": One,
-    "two": Two,
+    "one": lambda tools, facts, cols: tools.matrix("mm.a.fc", cols),
+    "two": lambda tools, facts, cols: Mlp(tools, *TWO, cols * facts.stack, ACTIVATION),
     "ultravox": Ultravox,
     "projected": Projected,
 }

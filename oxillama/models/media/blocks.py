@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 
-from oxillama._kernels.attention.page_table import PageTable
 from oxillama._kernels.memory import aligned_empty
-from oxillama.base.formats import KV_TYPES
 from oxillama.errors import LoadError
-from oxillama.models.flash_attention import PAGE, page_tables
+from oxillama.models.flash_attention import new_pages
 from oxillama.models.layers.head_norm import HeadNorm
 from oxillama.models.layers.norm import Norm
+from oxillama.models.media.facts import EncoderFacts
 from oxillama.models.weights.linear import Linear, Pass
 from oxillama.models.weights.loader import Weights
 
@@ -211,9 +211,10 @@ class Memory:
 
 @dataclass
 class Shape:
-    """Sizes and facts of an encoder's blocks.
+    """Facts of an encoder's blocks, beside its file's ``facts``.
 
     Attributes:
+        prefix: of the names of its tensors.
         norm: "rms" or "layer".
         scale: of the scores.
         neox: pairs (k, k + d/2) rotate, else (2k, 2k + 1).
@@ -223,12 +224,7 @@ class Shape:
     """
 
     prefix: str
-    width: int
-    n_ff: int
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    eps: float
+    facts: EncoderFacts
     norm: str
     activation: str
     scale: float
@@ -247,25 +243,27 @@ class Attention:
     def __init__(self, tools: Tools, shape: Shape, block: str) -> None:
         self.tools: Tools = tools
         self.shape: Shape = shape
-        q, k = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
+        self.facts: EncoderFacts = shape.facts
+        facts, dim = shape.facts, shape.facts.head_dim
+        q, k = facts.n_heads * dim, facts.n_kv_heads * dim
         self.columns: tuple[int, int, int] = (0, q, q + k)
         self.width: int = q + 2 * k
         fused = tools.weights.has(f"{block}.attn_qkv.weight")
         parts = [("attn_qkv", q + 2 * k)] if fused else [("attn_q", q), ("attn_k", k), ("attn_v", k)]
         self.parts: list[Matrix] = tools.side_by_side(
-            [(f"{block}.{name}", rows) for name, rows in parts], shape.width
+            [(f"{block}.{name}", rows) for name, rows in parts], facts.width
         )
         self.norms: list[HeadNorm] = [
-            *self._norms(f"{block}.attn_q_norm", shape.n_heads, 0),
-            *self._norms(f"{block}.attn_k_norm", shape.n_kv_heads, q),
+            *self._norms(f"{block}.attn_q_norm", facts.n_heads, 0),
+            *self._norms(f"{block}.attn_k_norm", facts.n_kv_heads, q),
         ]
         if shape.v_norm:
-            self.norms.append(self._head_norm(shape.n_kv_heads, shape.head_dim, None, None, q + k))
-        self.out: Matrix = tools.matrix(f"{block}.attn_out", q, shape.width)
+            self.norms.append(self._head_norm(facts.n_kv_heads, dim, None, None, q + k))
+        self.out: Matrix = tools.matrix(f"{block}.attn_out", q, facts.width)
 
     def _norms(self, name: str, heads: int, column: int) -> list[HeadNorm]:
         """The norm of queries or keys: of each head, or of the whole row; none where the file has none."""
-        weights, dim = self.tools.weights, self.shape.head_dim
+        weights, dim = self.tools.weights, self.facts.head_dim
         if not weights.has(f"{name}.weight"):
             return []
         if weights.shape(f"{name}.weight") != (dim,):
@@ -279,7 +277,7 @@ class Attention:
         weight, bias = (None if each is None else np.tile(each, (heads, 1)) for each in (weight, bias))
         centred = self.shape.norm == "layer" and weight is not None
         kernels = self.tools.weights.kernels
-        return HeadNorm(kernels, centred, self.shape.eps, heads, dim, weight, bias, column)
+        return HeadNorm(kernels, centred, self.facts.eps, heads, dim, weight, bias, column)
 
     def run(
         self, x: np.ndarray, norm: Norm | None, table: np.ndarray | None, segments: Segments, memory: Memory
@@ -288,19 +286,19 @@ class Attention:
 
         ``table`` of rotations is float32 (n, 2, head_dim / 2).
         """
-        shape, n_threads = self.shape, self.tools.n_threads
+        shape, facts, n_threads = self.shape, self.facts, self.tools.n_threads
         rows = memory.take("rows", len(x), self.width)
         for part in chunks(len(x)):
             self._project(memory.normed(norm, x[part], n_threads), rows[part], memory)
         for each in self.norms:
             each.apply(rows, n_threads)
         if table is not None:
-            heads = shape.n_heads + shape.n_kv_heads
+            heads = facts.n_heads + facts.n_kv_heads
             if shape.halves:
                 turning = rows[:, : self.columns[2]].reshape(len(x), heads, 4, -1)
                 turning = turning[:, :, (0, 2, 1, 3)]  # scores are the same in any order
                 rows[:, : self.columns[2]] = turning.reshape(len(x), -1)
-            self.tools.weights.kernels.vector.rope(rows, heads, shape.head_dim, table, shape.neox, n_threads)
+            self.tools.weights.kernels.vector.rope(rows, heads, facts.head_dim, table, shape.neox, n_threads)
         return self._attended(rows, segments, memory)
 
     def _project(self, x: np.ndarray, rows: np.ndarray, memory: Memory) -> None:
@@ -313,21 +311,17 @@ class Attention:
 
     def _attended(self, rows: np.ndarray, segments: Segments, memory: Memory) -> np.ndarray:
         """float32 (n, n_heads * head_dim)."""
-        shape, n_threads, (_, key, value) = self.shape, self.tools.n_threads, self.columns
+        facts, n_threads, (_, key, value) = self.facts, self.tools.n_threads, self.columns
         attention = self.tools.weights.kernels.attention
-        kv = attention.KvShape(
-            1, shape.n_kv_heads, shape.head_dim, shape.head_dim, KV_TYPES["f32"], KV_TYPES["f32"], PAGE
-        )
-        tables = page_tables([end - start for start, end in segments])
-        n_pages = int(tables.max()) + 1
-        pages = PageTable(kv.page_bytes)
-        pages.put(0, memory.take_bytes("pages", n_pages * kv.page_bytes).reshape(n_pages, -1))
+        lengths, take = [end - start for start, end in segments], partial(memory.take_bytes, "pages")
+        dim = facts.head_dim
+        kv, pages, tables = new_pages(attention, lengths, facts.n_kv_heads, dim, dim, take)
         row_start = np.array([0, *(end for _, end in segments)], np.int32)
         batch = attention.PagedBatch(kv, pages, tables, row_start, np.zeros(len(segments), np.int32))
         batch.store(0, rows, key, value, n_threads)
-        found = memory.take("attended", len(rows), shape.n_heads * shape.head_dim)
+        found = memory.take("attended", len(rows), facts.n_heads * dim)
         scratch = memory.take_bytes("scratch", batch.scratch_bytes(n_threads))
-        batch.attend(0, rows, shape.n_heads, shape.scale, found, scratch, n_threads, 0, causal=False)
+        batch.attend(0, rows, facts.n_heads, self.shape.scale, found, scratch, n_threads, 0, causal=False)
         return found
 
 
@@ -337,14 +331,14 @@ class FeedForward:
     def __init__(self, tools: Tools, shape: Shape, block: str) -> None:
         self.tools: Tools = tools
         self.activation: str = shape.activation
-        names = ["ffn_up", "ffn_down"]
-        if shape.swaps and tools.weights.shape(f"{block}.ffn_down.weight")[:1] == (shape.width,):
+        width, n_ff, names = shape.facts.width, shape.facts.n_ff, ["ffn_up", "ffn_down"]
+        if shape.swaps and tools.weights.shape(f"{block}.ffn_down.weight")[:1] == (width,):
             names.reverse()
         gate = f"{block}.ffn_gate"
         has_gate = tools.weights.has(f"{gate}.weight")
-        self.gate: Matrix | None = tools.matrix(gate, shape.width, shape.n_ff) if has_gate else None
-        self.up: Matrix = tools.matrix(f"{block}.{names[0]}", shape.width, shape.n_ff)
-        self.down: Matrix = tools.matrix(f"{block}.{names[1]}", shape.n_ff, shape.width)
+        self.gate: Matrix | None = tools.matrix(gate, width, n_ff) if has_gate else None
+        self.up: Matrix = tools.matrix(f"{block}.{names[0]}", width, n_ff)
+        self.down: Matrix = tools.matrix(f"{block}.{names[1]}", n_ff, width)
 
     def run(self, x: np.ndarray, memory: Memory) -> np.ndarray:
         """float32 (n, width) of float32 (n, width)."""
@@ -360,11 +354,11 @@ class Block:
     """x += post(scale * attention(norm x)), then x += scale * post(feed_forward(norm x)), then x *= scale."""
 
     def __init__(self, tools: Tools, shape: Shape, i: int) -> None:
-        block, width = f"{shape.prefix}.blk.{i}", shape.width
+        block, width = f"{shape.prefix}.blk.{i}", shape.facts.width
         self.tools = tools
 
         def norm(name: str) -> Norm | None:
-            return tools.optional_norm(f"{block}.{name}", width, shape.norm, shape.eps)
+            return tools.optional_norm(f"{block}.{name}", width, shape.norm, shape.facts.eps)
 
         self.attn_norm: Norm | None = norm("ln1")
         self.attn_post_norm: Norm | None = norm("attn_post_norm")
@@ -372,7 +366,8 @@ class Block:
         self.ffn_post_norm: Norm | None = norm("ffn_post_norm")
         self.attn_scale: np.ndarray | None = tools.vector(f"{block}.ls1.weight", width)
         self.ffn_scale: np.ndarray | None = tools.vector(f"{block}.ls2.weight", width)
-        self.out_scale: np.ndarray | None = _out_scale(tools, f"{block}.out_scale.weight", width)
+        scale = f"{block}.out_scale.weight"  # of the whole block: one, or one for each column
+        self.out_scale = tools.vector(scale, 1 if tools.weights.shape(scale) == (1,) else width)
         self.attention: Attention = Attention(tools, shape, block)
         self.feed_forward: FeedForward = FeedForward(tools, shape, block)
 
@@ -398,13 +393,3 @@ class Block:
             rows += y
             if self.out_scale is not None:
                 rows *= self.out_scale
-
-
-def _out_scale(tools: Tools, name: str, width: int) -> np.ndarray | None:
-    """A factor of the whole block: one, or one for each column."""
-    return tools.vector(name, 1 if tools.weights.shape(name) == (1,) else width)
-
-
-def load_blocks(tools: Tools, shape: Shape, n: int) -> list[Block]:
-    """The first ``n`` blocks."""
-    return [Block(tools, shape, i) for i in range(n)]

@@ -7,7 +7,7 @@ them for text models. The code that runs an encoder reads the facts.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -100,23 +100,17 @@ VISION: dict[str, VisionProjector] = {
         merger="gemma3", both_ways="all",
     ),
     "qwen2vl_merger": QWEN2VL,
-    "qwen2.5vl_merger": VisionProjector(**{**vars(QWEN2VL), "norm": "rms", "has_windows": True}),
-    "qwen3vl_merger": VisionProjector(
-        **{**vars(QWEN2VL), "merge_key": "spatial_merge_size", "positions": "corners", "swaps": False}
-    ),
+    "qwen2.5vl_merger": replace(QWEN2VL, norm="rms", has_windows=True),
+    "qwen3vl_merger": replace(QWEN2VL, merge_key="spatial_merge_size", positions="corners", swaps=False),
     "gemma4v": GEMMA4,
-    "gemma4uv": VisionProjector(
-        **{**vars(GEMMA4), "rope": "", "doubled": False, "v_norm": False, "norm": "layer"}
-    ),
+    "gemma4uv": replace(GEMMA4, rope="", doubled=False, v_norm=False, norm="layer"),
     "idefics3": VisionProjector(
         rule="idefics3", longest=("preproc_image_size",), swaps=True, merger="shuffle one",
     ),
     "pixtral": PIXTRAL,
-    "lightonocr": VisionProjector(
-        **{
-            **vars(PIXTRAL), "tokens": (), "longest": ("preproc_image_size", "image_size"),
-            "begin": "<|im_start|>", "end": "<|im_end|>",
-        }
+    "lightonocr": replace(
+        PIXTRAL, tokens=(), longest=("preproc_image_size", "image_size"), begin="<|im_start|>",
+        end="<|im_end|>",
     ),
     "internvl": VisionProjector(rule="pinned", begin="<img>", end="</img>", merger="internvl"),
     "lfm2": VisionProjector(
@@ -127,11 +121,9 @@ VISION: dict[str, VisionProjector] = {
     "llama4": VisionProjector(
         rule="pinned", begin="<|image_start|>", end="<|image_end|>", rope="2d", rope_first=1, merger="llama4",
     ),
-    "glm4v": VisionProjector(
-        **{
-            **vars(QWEN2VL), "norm": "rms", "positions": "bicubic", "swaps": False, "merger": "glm4v",
-            "begin": "<|begin_of_image|>", "end": "<|end_of_image|>",
-        }
+    "glm4v": replace(
+        QWEN2VL, norm="rms", positions="bicubic", swaps=False, merger="glm4v", begin="<|begin_of_image|>",
+        end="<|end_of_image|>",
     ),
     "kimivl": VisionProjector(
         merge=2, tokens=(8, 1024), begin="<|media_start|>", end="<|media_end|>", positions="antialias",
@@ -200,14 +192,14 @@ class EncoderFacts:
         self.out_width: int = read.size("projection_dim", most=1 << 20)
         self.n_heads: int = read.size("attention.head_count", least=0, most=1 << 10)
         self.n_kv_heads: int = read.size("attention.head_count_kv", self.n_heads, least=0, most=1 << 10)
-        self.eps: float = read.number("attention.layer_norm_epsilon", 1e-30, 1.0)
+        self.eps: float = read.epsilon("attention.layer_norm_epsilon")
         heads = max(1, self.n_heads)
         self.head_dim: int = read.size("attention.head_dim", max(1, self.width // heads), most=1 << 12)
-        if self.n_blocks and (not self.n_heads or not self.n_kv_heads or self.n_heads % self.n_kv_heads):
-            raise LoadError(
-                f"clip.{modality}.attention.head_count: expected heads that share key heads evenly, "
-                f"got {self.n_heads} and {self.n_kv_heads}"
-            )
+        have = self.n_heads and self.n_kv_heads and not self.n_heads % self.n_kv_heads
+        counts = f"{self.n_heads} and {self.n_kv_heads}"
+        read.expect(
+            have or not self.n_blocks, "attention.head_count", "heads that share key heads evenly", counts
+        )
 
 
 class VisionFacts(EncoderFacts):
@@ -240,8 +232,7 @@ class VisionFacts(EncoderFacts):
         self.patch_size: int = read.size("patch_size", most=1 << 10)
         self.mean: np.ndarray = read.three("image_mean")
         self.std: np.ndarray = read.three("image_std")
-        if not (self.std > 0).all():
-            raise LoadError(f"clip.vision.image_std: expected numbers above 0, got {self.std.tolist()}")
+        read.expect((self.std > 0).all(), "image_std", "numbers above 0", self.std.tolist())
         key = projector.merge_key
         self.merge: int = read.size(key, projector.merge, most=64) if key else projector.merge
         self.unit: int = self.patch_size * self.merge
@@ -324,6 +315,5 @@ def projector_name(file: ModelFile, modality: str) -> str | None:
         return None
     name = general.text("projector_type") or general.text(f"{modality}.projector_type")
     known = VISION if modality == "vision" else AUDIO
-    if name not in known:
-        raise LoadError(f"clip.projector_type: expected one of {', '.join(known)}, got {name!r}")
+    general.expect(name in known, "projector_type", f"one of {', '.join(known)}", repr(name))
     return name

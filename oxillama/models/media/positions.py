@@ -125,6 +125,5 @@ def rotation(
 
 def _shift(base: float, head_dim: int) -> float:
     """base^(-2 / head_dim): the ratio of a rotation's odd frequency to the even frequency before it."""
-    with localcontext() as context:
-        context.prec = 30
+    with localcontext(prec=30):
         return float((Decimal(base).ln() * -2 / head_dim).exp())

@@ -1,14 +1,10 @@
-"""From the rows of an encoder to embeddings of the text model: neighbours are merged, and projected.
-
-A merger has `run(x, grid)`, from float32 (rows, width) to float32 (tokens, its `width`), and
-`tokens_of(grid)`, the columns and rows of those tokens.
-"""
+"""From the rows of an encoder to embeddings of the text model: neighbours are merged, and projected."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 
@@ -23,16 +19,27 @@ EPS = 1e-5
 """Of the norms whose epsilon no file states."""
 
 
-class Merger(Protocol):
-    """The layers after the blocks of an encoder; `width` is the width of its embeddings."""
+class Merger:
+    """The layers after the blocks of an encoder.
+
+    Attributes:
+        side: patches along a side of a token.
+        width: of its embeddings.
+    """
 
     width: int
 
+    def __init__(self, tools: Tools, facts: VisionFacts) -> None:
+        self.tools: Tools = tools
+        self.side: int = facts.merge
+
     def tokens_of(self, grid: Grid) -> Grid:
         """Columns and rows of the tokens of a grid of patches."""
+        return grid[0] // self.side, grid[1] // self.side
 
     def run(self, x: np.ndarray, grid: Grid) -> np.ndarray:
         """float32 (tokens, width) of float32 (rows, width)."""
+        raise NotImplementedError
 
 
 # --- neighbours -----------------------------------------------------------------------------------------
@@ -80,27 +87,24 @@ class Mlp:
         self.activation: str = activation
         self.first: Matrix = tools.matrix(first, cols)
         self.last: Matrix = tools.matrix(last, self.first.rows)
-        self.width: int = self.last.rows
+        self.rows: int = self.last.rows
 
-    def run(self, x: np.ndarray) -> np.ndarray:
-        """float32 (n, width) of float32 (n, cols)."""
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """float32 (n, rows) of float32 (n, cols)."""
         return self.last(self.tools.activate(self.first(x), self.activation))
 
 
-class TwoOfBlocks:
+class TwoOfBlocks(Merger):
     """Patches that come in blocks are joined block by block; then two matrices (Qwen2-VL)."""
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
+        super().__init__(tools, facts)
         self.per: int = facts.merge**2
-        self.side: int = facts.merge
         self.mlp: Mlp = Mlp(tools, "mm.0", "mm.2", facts.width * self.per)
-        self.width: int = self.mlp.width
-
-    def tokens_of(self, grid: Grid) -> Grid:
-        return grid[0] // self.side, grid[1] // self.side
+        self.width: int = self.mlp.rows
 
     def run(self, x: np.ndarray, grid: Grid) -> np.ndarray:
-        return self.mlp.run(x.reshape(len(x) // self.per, -1))
+        return self.mlp(x.reshape(len(x) // self.per, -1))
 
 
 class DeepStack:
@@ -126,15 +130,14 @@ class DeepStack:
     def run(self, layer: int, x: np.ndarray) -> np.ndarray:
         """float32 (tokens, width) of the rows behind an encoder's layer."""
         norm, mlp = self.layers[layer]
-        return mlp.run(normed(norm, x.reshape(len(x) // self.per, -1), self.tools.n_threads))
+        return mlp(normed(norm, x.reshape(len(x) // self.per, -1), self.tools.n_threads))
 
 
-class Gemma3:
+class Gemma3(Merger):
     """Means of blocks, a norm, and a matrix that is stored the other way round."""
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools: Tools = tools
-        self.side: int = facts.merge
+        super().__init__(tools, facts)
         self.norm = tools.norm("mm.soft_emb_norm", facts.width, "rms", facts.eps)
         name = "mm.input_projection.weight"
         stored = tools.weights.shape(name)
@@ -144,28 +147,22 @@ class Gemma3:
             tools, tools.weights.linear_from(name, np.ascontiguousarray(values)), None
         )
 
-    def tokens_of(self, grid: Grid) -> Grid:
-        return grid[0] // self.side, grid[1] // self.side
-
     def run(self, x: np.ndarray, grid: Grid) -> np.ndarray:
         return self.matrix(normed(self.norm, averaged(x, grid, self.side), self.tools.n_threads))
 
 
-class Gemma4:
+class Gemma4(Merger):
     """Means of blocks times sqrt(width), perhaps standardized; a norm without weight, and a matrix."""
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools = tools
-        self.side: int = 1 if facts.name == "gemma4uv" else facts.merge
+        super().__init__(tools, facts)
+        self.side = 1 if facts.name == "gemma4uv" else facts.merge
         self.scale = np.float32(math.sqrt(facts.width)) if facts.name == "gemma4v" else None
         self.bias: np.ndarray | None = tools.vector("v.std_bias", facts.width)
         self.factor: np.ndarray | None = tools.vector("v.std_scale", facts.width)
         self.norm = tools.plain_norm(facts.eps)
         self.matrix: Matrix = tools.matrix("mm.input_projection", facts.width)
         self.width: int = self.matrix.rows
-
-    def tokens_of(self, grid: Grid) -> Grid:
-        return grid[0] // self.side, grid[1] // self.side
 
     def run(self, x: np.ndarray, grid: Grid) -> np.ndarray:
         if self.scale is not None:
@@ -177,7 +174,7 @@ class Gemma4:
         return self.matrix(normed(self.norm, x, self.tools.n_threads))
 
 
-class Llava:
+class Llava(Merger):
     """Every patch through two matrices, with norms where the file has them.
 
     With a class row, which follows the patches, the rows from the second on are taken, as in mtmd, if
@@ -185,13 +182,13 @@ class Llava:
     """
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools: Tools = tools
+        super().__init__(tools, facts)
         width = facts.width
         self.has_norms: bool = tools.weights.has("mm.3.weight")
         self.mlp: Mlp = Mlp(tools, "mm.0", "mm.3" if self.has_norms else "mm.2", width)
         self.norm = tools.norm("mm.1", self.mlp.first.rows, "layer", facts.eps) if self.has_norms else None
-        self.last_norm = tools.norm("mm.4", self.mlp.width, "layer", facts.eps) if self.has_norms else None
-        self.width: int = self.mlp.width
+        self.last_norm = tools.norm("mm.4", self.mlp.rows, "layer", facts.eps) if self.has_norms else None
+        self.width: int = self.mlp.rows
         self.drops_last: bool = facts.drops_class_row
         tools.weights.ignore(["v.image_newline"])
 
@@ -205,22 +202,23 @@ class Llava:
         return normed(self.last_norm, self.mlp.last(x), self.tools.n_threads)
 
 
-class Shuffle:
+class Shuffle(Merger):
     """Blocks of neighbours joined, a norm before or behind that, and one matrix or two."""
 
     def __init__(
         self, tools: Tools, facts: VisionFacts, names: list[str], *, norm: str = "", joined: bool = True
     ) -> None:
-        self.tools: Tools = tools
-        self.side: int = facts.merge
+        super().__init__(tools, facts)
         cols = facts.width * facts.merge**2
         self.joined = joined
         size = cols if joined else facts.width
         self.norm = tools.optional_norm(norm, size, "layer", EPS) if norm else None
         activation = facts.activation if facts.name == "paddleocr" else "gelu"
-        self.mlp: Mlp | None = Mlp(tools, names[0], names[1], cols, activation) if len(names) == 2 else None
-        self.matrix: Matrix | None = tools.matrix(names[0], cols) if len(names) == 1 else None
-        self.width: int = self.mlp.width if self.mlp else self.matrix.rows if self.matrix else 0
+        first, *last = names
+        self.projection: Mlp | Matrix = (
+            Mlp(tools, first, last[0], cols, activation) if last else tools.matrix(first, cols)
+        )
+        self.width: int = self.projection.rows
 
     def tokens_of(self, grid: Grid) -> Grid:
         return merged_grid(grid, self.side)
@@ -233,35 +231,29 @@ class Shuffle:
         x = shuffled(x, grid, self.side)
         if self.joined:
             x = normed(self.norm, x, n_threads)
-        if self.mlp is not None:
-            return self.mlp.run(x)
-        assert self.matrix is not None
-        return self.matrix(x)
+        return self.projection(x)
 
 
-class Pixtral:
+class Pixtral(Merger):
     """Blocks of neighbours merged by a matrix, two matrices, and a row that ends each line of tokens."""
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools: Tools = tools
+        super().__init__(tools, facts)
         self.width_in: int = facts.width
         merges = tools.weights.has("mm.patch_merger.weight")
-        self.side: int = facts.merge if merges else 1
+        self.side = facts.merge if merges else 1
         self.norm = tools.optional_norm("mm.input_norm", facts.width, "rms", facts.eps)
         cols = facts.width * self.side**2
         self.merger: Matrix | None = tools.matrix("mm.patch_merger", cols, facts.width) if merges else None
         self.mlp: Mlp = Mlp(tools, "mm.1", "mm.2", facts.width)
-        self.width: int = self.mlp.width
+        self.width: int = self.mlp.rows
         self.line_end: np.ndarray | None = tools.vector("v.token_embd.img_break", self.width)
-
-    def tokens_of(self, grid: Grid) -> Grid:
-        return grid[0] // self.side, grid[1] // self.side
 
     def run(self, x: np.ndarray, grid: Grid) -> np.ndarray:
         if self.merger is not None:
             x = normed(self.norm, x, self.tools.n_threads)
             x = self.merger(self._by_channel(shuffled(x, grid, self.side)))
-        x = self.mlp.run(x)
+        x = self.mlp(x)
         return x if self.line_end is None else self._with_ends(x, *self.tokens_of(grid))
 
     def _by_channel(self, x: np.ndarray) -> np.ndarray:
@@ -276,34 +268,32 @@ class Pixtral:
         return lines.reshape(-1, self.width)[:-1]
 
 
-class Llama4:
+class Llama4(Merger):
     """Blocks joined, and three matrices without biases.
 
     Blocks are taken column by column, as in mtmd, if the file does not say that they go by rows.
     """
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools: Tools = tools
-        self.side: int = facts.merge
+        super().__init__(tools, facts)
         self.by_columns: bool = not facts.goes_by_rows
         self.mlp: Mlp = Mlp(tools, "mm.model.mlp.1", "mm.model.mlp.2", facts.width * facts.merge**2)
-        self.matrix: Matrix = tools.matrix("mm.model.fc", self.mlp.width)
+        self.matrix: Matrix = tools.matrix("mm.model.fc", self.mlp.rows)
         self.width: int = self.matrix.rows
 
     def tokens_of(self, grid: Grid) -> Grid:
         return merged_grid(grid, self.side)
 
     def run(self, x: np.ndarray, grid: Grid) -> np.ndarray:
-        x = self.mlp.run(shuffled(x[: grid[0] * grid[1]], grid, self.side, self.by_columns))
+        x = self.mlp(shuffled(x[: grid[0] * grid[1]], grid, self.side, self.by_columns))
         return self.matrix(self.tools.activate(x, "gelu"))
 
 
-class Glm4v:
+class Glm4v(Merger):
     """A convolution over each block of neighbours, a matrix, a norm, and a gated network."""
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools: Tools = tools
-        self.side: int = facts.merge
+        super().__init__(tools, facts)
         self.activation: str = facts.activation
         self.width_in: int = facts.width
         name = "mm.patch_merger"
@@ -318,9 +308,6 @@ class Glm4v:
         self.down: Matrix = tools.matrix("mm.down", self.gate.rows)
         self.width: int = self.down.rows
 
-    def tokens_of(self, grid: Grid) -> Grid:
-        return grid[0] // self.side, grid[1] // self.side
-
     def run(self, x: np.ndarray, grid: Grid) -> np.ndarray:
         blocks = x.reshape(-1, self.side**2, self.width_in).transpose(0, 2, 1)
         x = self.merger(blocks.reshape(len(blocks), -1))
@@ -332,16 +319,16 @@ class Glm4v:
         return self.down(gates * self.up(x))
 
 
-class Resampler:
+class Resampler(Merger):
     """A fixed number of learned queries that attend to the patches (MiniCPM-V)."""
 
     HEAD = 128
 
     def __init__(self, tools: Tools, facts: VisionFacts) -> None:
-        self.tools = tools
+        super().__init__(tools, facts)
         stored = tools.weights.shape("resampler.query")
         width, n = (*stored, 0, 0)[:2]
-        self.width: int = width
+        self.width = width
         self.n_tokens: int = n
         if not width or width % self.HEAD or (facts.n_queries and n != facts.n_queries):
             raise LoadError(
@@ -385,22 +372,15 @@ class Resampler:
         return np.concatenate([part for table in tables for part in (table[:, 1], table[:, 0])], axis=1)
 
 
-def internvl(tools: Tools, facts: VisionFacts) -> Merger:
-    """Blocks joined and normed, and two matrices."""
-    return Shuffle(tools, facts, ["mm.model.mlp.1", "mm.model.mlp.3"], norm="mm.model.mlp.0")
-
-
 MERGERS: dict[str, Callable[[Tools, VisionFacts], Merger]] = {
     "two": TwoOfBlocks,
     "gemma3": Gemma3,
     "gemma4": Gemma4,
     "llava": Llava,
-    "shuffle one": lambda tools, facts: Shuffle(tools, facts, ["mm.model.fc"]),
-    "shuffle two": lambda tools, facts: Shuffle(tools, facts, ["mm.1", "mm.2"], norm="mm.input_norm"),
-    "norm shuffle": lambda tools, facts: Shuffle(
-        tools, facts, ["mm.1", "mm.2"], norm="mm.input_norm", joined=False
-    ),
-    "internvl": internvl,
+    "shuffle one": partial(Shuffle, names=["mm.model.fc"]),
+    "shuffle two": partial(Shuffle, names=["mm.1", "mm.2"], norm="mm.input_norm"),
+    "norm shuffle": partial(Shuffle, names=["mm.1", "mm.2"], norm="mm.input_norm", joined=False),
+    "internvl": partial(Shuffle, names=["mm.model.mlp.1", "mm.model.mlp.3"], norm="mm.model.mlp.0"),
     "pixtral": Pixtral,
     "llama4": Llama4,
     "glm4v": Glm4v,

@@ -234,9 +234,3 @@ class Resampler:
         self._held = self._held[turns * self._filter.n_in :]
         self._n_out += len(found)
         return found
-
-
-def resampled(samples: np.ndarray, rate: int) -> np.ndarray:
-    """float32 (n,) at 16,000 per second of float32 (n,) at ``rate``."""
-    resampler = Resampler(rate)
-    return np.concatenate([resampler.feed(samples), resampler.rest()])

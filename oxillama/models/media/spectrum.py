@@ -121,29 +121,25 @@ def slaney_hertz(mel: float) -> float:
     """Hertz of a mel value on Slaney's scale, which is linear below 1,000 Hz."""
     if mel < 15:
         return mel * 200.0 / 3
-    with localcontext() as c:
-        c.prec = 30
+    with localcontext(prec=30):
         return float(1000 * ((Decimal(mel) - 15) * Decimal("6.4").ln() / 27).exp())
 
 
 def slaney_mel(hertz: float) -> float:
     """The mel value of a frequency from 1,000 Hz on."""
-    with localcontext() as c:
-        c.prec = 30
+    with localcontext(prec=30):
         return float(15 + (Decimal(hertz) / 1000).ln() * 27 / Decimal("6.4").ln())
 
 
 def htk_hertz(mel: float) -> float:
     """Hertz of a mel value on the scale of HTK."""
-    with localcontext() as c:
-        c.prec = 30
+    with localcontext(prec=30):
         return float(700 * (Decimal(10) ** (Decimal(mel) / 2595) - 1))
 
 
 def htk_mel(hertz: float) -> float:
     """The mel value of a frequency."""
-    with localcontext() as c:
-        c.prec = 30
+    with localcontext(prec=30):
         return float(2595 * (1 + Decimal(hertz) / 700).log10())
 
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 
 from oxillama.errors import ConfigError, LoadError
-from oxillama.models.media.blocks import Memory, Segments, Shape, Steps, Tools, load_blocks, normed
+from oxillama.models.media.blocks import Block, Memory, Segments, Shape, Steps, Tools, normed
 from oxillama.models.media.facts import MOST_PATCHES, VisionFacts
 from oxillama.models.media.positions import (
     Grid,
@@ -48,12 +48,7 @@ class VisionEncoder:
         projector, weights, width = facts.projector, tools.weights, facts.width
         self.shape: Shape = Shape(
             prefix="v",
-            width=width,
-            n_ff=facts.n_ff,
-            n_heads=facts.n_heads,
-            n_kv_heads=facts.n_kv_heads,
-            head_dim=facts.head_dim,
-            eps=facts.eps,
+            facts=facts,
             norm=self._norm_kind(),
             activation=facts.activation,
             scale=projector.scale or 1 / math.sqrt(facts.head_dim),
@@ -74,23 +69,19 @@ class VisionEncoder:
         if self.patches.is_merged:
             self.pre_norm = tools.optional_norm("v.patch_norm.3", width, "layer", 1e-5)
         self.post_norm = tools.optional_norm("v.post_ln", width, self.shape.norm, facts.eps)
-        self.blocks = load_blocks(tools, self.shape, max(0, facts.n_blocks - projector.bare))
+        n_blocks = max(0, facts.n_blocks - projector.bare)
+        self.blocks = [Block(tools, self.shape, i) for i in range(n_blocks)]
         for i in range(len(self.blocks), facts.n_blocks):
             weights.ignore(name for name in weights.file.tensors if name.startswith(f"v.blk.{i}."))
-        self.deep: DeepStack | None = (
-            DeepStack(tools, facts)
-            if any(n.startswith("v.deepstack.") for n in weights.file.tensors)
-            else None
-        )
+        has_deep = any(name.startswith("v.deepstack.") for name in weights.file.tensors)
+        self.deep: DeepStack | None = DeepStack(tools, facts) if has_deep else None
         self.merger = MERGERS[projector.merger](tools, facts)
         self.out_width: int = self.merger.width * (1 + (self.deep.n if self.deep else 0))
 
     def _norm_kind(self) -> str:
-        is_large_internvl = self.facts.name == "internvl" and (self.facts.width, self.facts.n_blocks) == (
-            3200,
-            45,
-        )
-        return "rms" if is_large_internvl else self.facts.projector.norm
+        facts = self.facts
+        is_large_internvl = (facts.name, facts.width, facts.n_blocks) == ("internvl", 3200, 45)
+        return "rms" if is_large_internvl else facts.projector.norm
 
     def _load_table(self) -> np.ndarray | None:
         """float32 (rows, width), or (2, rows, width) with one table for each axis; None without a table."""
@@ -132,8 +123,9 @@ class VisionEncoder:
         """float32 (tokens, out_width) of a tile, uint8 (h, w, 3)."""
         grid = self.grid_of(pixels.shape[1], pixels.shape[0])
         x = self.patches.run(pixels, grid)
-        order = self._order(grid)
-        if order is not None:
+        order = None  # row by row
+        if self.facts.projector.order == "blocks":
+            order = block_order(grid, self.facts.merge)
             x = x[order]
         x, table = self._placed(x, grid, order)
         x = normed(self.pre_norm, x, self.tools.n_threads)
@@ -155,10 +147,6 @@ class VisionEncoder:
             found = _undone(found, by_window[:: self.facts.merge**2] // self.facts.merge**2)
         return np.concatenate([found, *deep], axis=1) if deep else found
 
-    def _order(self, grid: Grid) -> np.ndarray | None:
-        """The order of the patches; None for row by row."""
-        return block_order(grid, self.facts.merge) if self.facts.projector.order == "blocks" else None
-
     def _placed(
         self, x: np.ndarray, grid: Grid, order: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -177,7 +165,7 @@ class VisionEncoder:
         if not projector.rope or not self.blocks:
             return x, None
         kernels = self.tools.weights.kernels
-        return x, rotation(kernels, projector.rope, self.shape.head_dim, projector.rope_base, columns, rows)
+        return x, rotation(kernels, projector.rope, self.facts.head_dim, projector.rope_base, columns, rows)
 
     def _positions(self, grid: Grid, order: np.ndarray | None, n: int) -> np.ndarray:
         """float32 (n, width): the embeddings of the rows' positions."""
@@ -239,9 +227,8 @@ class PatchEmbedding:
         self.facts: VisionFacts = facts
         weights, side, width = tools.weights, facts.patch_size, facts.width
         stored = weights.shape("v.patch_embd.weight")
-        self.is_flat: bool = (
-            len(stored) == 2
-        )  # a matrix: of patches (llama4), or of what is merged (gemma4uv)
+        # a matrix: of patches (llama4), or of what is merged (gemma4uv)
+        self.is_flat: bool = len(stored) == 2
         self.is_merged: bool = weights.has("v.patch_norm.1.weight")
         self.side: int = side * facts.merge if self.is_merged else side
         n = 3 * self.side**2

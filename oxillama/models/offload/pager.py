@@ -17,6 +17,7 @@ from functools import partial
 
 import numpy as np
 
+from oxillama.base.config import EngineConfig
 from oxillama.errors import TensorNotFound
 from oxillama.models.offload.direct import DirectReads, read_cached
 from oxillama.models.offload.expert_cache import ExpertCache
@@ -26,8 +27,8 @@ from oxillama.models.offload.plan import Plan, Sizes, make_plan
 from oxillama.models.offload.pressure import BudgetControl, MemoryPressureProbe
 from oxillama.models.offload.reader import Reader, Task
 from oxillama.models.weights.linear import MatrixGroup, PanelStore
-from oxillama.models.weights.packed_file import Finder
-from oxillama.models.weights.packer import Source
+from oxillama.models.weights.packed_file import Finder, PackedFile
+from oxillama.models.weights.packer import Packer, Source
 
 READERS = 2
 """Threads that read. With one, the storage waits while it packs."""
@@ -412,6 +413,22 @@ class LayerExperts:
         pager = self._pager()
         assert pager is not None, "the model is gone"
         pager.hold([self._parts[i] for i in now], [self._parts[i] for i in soon])
+
+
+def new_pager(packed: PackedFile | None, config: EngineConfig, packer: Packer) -> LayerPager:
+    """Keeps the packed matrices within the configuration's budget. ``packed``: the model's packed file."""
+    assert config.offload_budget is not None
+    # without progress of every read: one for threads that must not enter OpenMP, and one for the engine's
+    alone, together = (Packer(packer.kernels, n, lambda name, size: None) for n in (1, packer.n_threads))
+    return LayerPager(
+        config.offload_budget,
+        alone.pack,
+        together.pack,
+        config.offload_pinned,
+        MemoryPressureProbe() if config.offload_probe else None,
+        None if packed is None else packed.finder(),
+        config.offload_access,
+    )
 
 
 _pagers: weakref.WeakSet[LayerPager] = weakref.WeakSet()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -116,6 +117,7 @@ class PagedMatrix(NamedTuple):
             read_extent(self.extent, memory[self.span])
 
 
+@dataclass(slots=True, eq=False)
 class Load:
     """Memory with the panels of a part, or into which they are being read.
 
@@ -124,11 +126,8 @@ class Load:
         work: the reads, a task for each matrix; None once all are done.
     """
 
-    __slots__ = ("memory", "work")
-
-    def __init__(self, memory: np.ndarray, work: Work | None = None) -> None:
-        self.memory: np.ndarray = memory
-        self.work: Work | None = work
+    memory: np.ndarray
+    work: Work | None = None
 
 
 class Part:

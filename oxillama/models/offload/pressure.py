@@ -16,6 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from oxillama.base.cgroups import ROOT, cgroups, text, whole
+from oxillama.base.system_files import table
+
 LOW_SHARE = 0.05
 """Share of the memory that should remain available."""
 LOW_BYTES = 128 << 20, 2 << 30
@@ -144,78 +147,50 @@ def system_sources() -> tuple[Source, ...]:
     return (windows_memory,) if os.name == "nt" else ()
 
 
-def linux_memory(proc: Path = Path("/proc")) -> MemoryState | None:
+def linux_memory(root: Path = ROOT) -> MemoryState | None:
     """MemAvailable, and the share of time in which some task waited for memory."""
-    try:
-        lines = (line.split(":") for line in (proc / "meminfo").read_text().splitlines() if ":" in line)
-        sizes = {name: int(rest.split()[0]) << 10 for name, rest in lines if "kB" in rest}
-        return MemoryState(sizes["MemTotal"], sizes["MemAvailable"], stall(proc / "pressure" / "memory"))
-    except (OSError, ValueError, KeyError):
+    sizes = table(root / "proc/meminfo")
+    total, available = (
+        whole(sizes.get(name, "").removesuffix(" kB")) for name in ("MemTotal", "MemAvailable")
+    )
+    if total is None or available is None:
         return None
+    return MemoryState(total << 10, available << 10, stall(root / "proc/pressure/memory"))
 
 
 def stall(path: Path) -> float | None:
     """ "some avg10" of pressure-stall information; None where the system does not tell."""
     try:
-        words = path.read_text().splitlines()[0].split()
+        words = (text(path) or "").splitlines()[0].split()
         return float(dict(word.split("=") for word in words[1:])["avg10"])
-    except (OSError, ValueError, KeyError, IndexError):
+    except (ValueError, KeyError, IndexError):
         return None
 
 
-def control_group_memory(
-    proc: Path = Path("/proc"), root: Path = Path("/sys/fs/cgroup")
-) -> MemoryState | None:
+VERSIONS = {
+    "": (("memory.max", "memory.high"), "memory.current", "inactive_file"),
+    "memory": (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"),
+}
+"""By controller (`cgroups`): the files of the limits and of the usage, and what is not used of late."""
+
+
+def control_group_memory(root: Path = ROOT) -> MemoryState | None:
     """The limits of the control groups that this process belongs to, and what they leave, or None.
 
     Pages of files that were not used of late count as available.
     """
-    try:
-        lines = [line.split(":", 2) for line in (proc / "self" / "cgroup").read_text().splitlines()]
-    except OSError:
-        return None
-    found: list[MemoryState] = []
-    for _, names, path in (line for line in lines if len(line) == 3):
-        if not names:
-            found += _groups(root, path, ("memory.max", "memory.high"), "memory.current", "inactive_file")
-        elif "memory" in names.split(","):
-            limits = ("memory.limit_in_bytes",)
-            usage, idle = "memory.usage_in_bytes", "total_inactive_file"
-            found += _groups(root / "memory", path, limits, usage, idle)
-    return min(found, key=lambda state: state.available, default=None)
-
-
-def _groups(root: Path, path: str, limits: Sequence[str], usage: str, idle: str) -> list[MemoryState]:
-    """The state of a control group and of each that holds it."""
-    # a container may see its own group as the root, and still read its path on the host
-    parts = [part for part in path.split("/") if part not in ("", "..")]
     found = []
-    for n in range(len(parts), -1, -1):
-        folder = root.joinpath(*parts[:n])
-        most = [number for number in (_number(folder / name) for name in limits) if number is not None]
-        used = _number(folder / usage)
-        if most and used is not None and min(most) < UNLIMITED:
-            stat = _stat(folder / "memory.stat").get(idle, 0)
-            pressure = stall(folder / "memory.pressure")
-            found.append(MemoryState(min(most), max(0, min(most) - used + stat), pressure))
-    return found
-
-
-def _number(path: Path) -> int | None:
-    """A number in a file; None for "max" and for a missing file."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _stat(path: Path) -> dict[str, int]:
-    """Lines of a name and a number."""
-    try:
-        rows = (line.split() for line in path.read_text().splitlines())
-        return {row[0]: int(row[1]) for row in rows if len(row) == 2}
-    except (OSError, ValueError):
-        return {}
+    for controller, (limits, usage, idle) in VERSIONS.items():
+        for folder in cgroups(root, controller):
+            numbers = (whole(text(folder / name)) for name in limits)
+            most = min((number for number in numbers if number is not None), default=UNLIMITED)
+            used = whole(text(folder / usage))
+            if used is not None and most < UNLIMITED:
+                lines = (line.split() for line in (text(folder / "memory.stat") or "").splitlines())
+                unused = next((whole(line[1]) for line in lines if line[:1] == [idle]), 0) or 0
+                pressure = stall(folder / "memory.pressure")
+                found.append(MemoryState(most, max(0, most - used + unused), pressure))
+    return min(found, key=lambda state: state.available, default=None)
 
 
 def macos_memory(sysctl: Callable[[str], int | None] | None = None) -> MemoryState | None:

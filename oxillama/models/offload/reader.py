@@ -37,10 +37,6 @@ class Work:
         """Whether all tasks are done."""
         return all(self._done)
 
-    def has(self, number: int) -> bool:
-        """Whether a task is done."""
-        return self._done[number]
-
 
 class Reader:
     """Runs `Work` in threads of its own, in the order in which it was submitted.

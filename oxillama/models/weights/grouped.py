@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -81,21 +82,16 @@ class GroupedLinear:
 def row_groups(weights: Weights, name: str, n: int, rows: int, cols: int) -> GroupedLinear:
     """The parts of ``rows`` rows of the matrix ``name``, which has n of them, each a linear layer of its
     own."""
-    info = weights.take(f"{name}.weight", (cols, n * rows))
-    fmt, whole, scale = (
-        weights.linear_format(info),
-        weights.file.extent(info.name),
-        weights.scales(name, 1)[0],
-    )
-    nbytes = info.nbytes // n
-    sources = [
-        Source(
-            info, fmt, whole.part(i * nbytes, nbytes), nbytes, rows, scale=scale,
-            part=MatrixPart(slice(i * rows, (i + 1) * rows)),
-        )
-        for i in range(n)
-    ]  # fmt: skip
+    whole = weights.source(name, (cols, n * rows), rows)
+    parts = [MatrixPart(slice(i * rows, (i + 1) * rows)) for i in range(n)]
+    sources = [replace(slice_of(whole, i, n), part=part) for i, part in enumerate(parts)]
     return GroupedLinear(weights.kernels, [weights.linear_of([source], cols, None) for source in sources])
+
+
+def slice_of(whole: Source, i: int, n: int) -> Source:
+    """The i-th of n equal pieces of a tensor."""
+    nbytes = whole.nbytes // n
+    return replace(whole, blocks=whole.blocks.part(i * nbytes, nbytes), nbytes=nbytes)
 
 
 def grouped_linear(
@@ -116,21 +112,14 @@ def grouped_linear(
         if weights.has(f"{name.removesuffix('_exps')}.0.weight"):  # older files: a tensor per expert
             for expert, found in enumerate(slices):
                 one = f"{name.removesuffix('_exps')}.{expert}"
-                info = weights.take(f"{one}.weight", (cols, rows))
-                fmt, blocks = weights.linear_format(info), weights.file.extent(info.name)
-                scale = weights.scales(one, 1)[0]
-                found.append(Source(info, fmt, blocks, info.nbytes, rows, expert, scale=scale))
+                found.append(weights.source(one, (cols, rows), rows, expert))
         else:
-            info = weights.take(f"{name}.{suffix}", (cols, rows, n_experts))
-            fmt, nbytes = weights.linear_format(info), info.nbytes // n_experts
-            whole = weights.file.extent(info.name)
+            whole = weights.source(name, (cols, rows, n_experts), rows, suffix=suffix, scaled=True)
+            part = whole.part if suffix == "weight" else None  # adapters change weights alone
             scales = [1.0] * n_experts if scaled else weights.scales(name, n_experts)
             for expert, found in enumerate(slices):
-                blocks = whole.part(expert * nbytes, nbytes)
-                part = (
-                    MatrixPart(slice(None)) if suffix == "weight" else None
-                )  # adapters change weights alone
-                found.append(Source(info, fmt, blocks, nbytes, rows, expert, scale=scales[expert], part=part))
+                own = slice_of(whole, expert, n_experts)
+                found.append(replace(own, expert=expert, scale=scales[expert], part=part))
         if suffix == "weight" and weights.has(f"{name}.bias"):
             biases.append(weights.matrix(f"{name}.bias", n_experts, rows))
         else:

@@ -179,10 +179,7 @@ class Weights:
         sources = []
         for name, rows in names:  # check all shapes before anything is made of them
             flat = rows == 1 and self.shape(f"{name}.weight") == (cols,)  # one row may be a vector
-            info = self.take(f"{name}.weight", (cols,) if flat else (cols, rows))
-            blocks = self.file.extent(info.name)
-            scale = 1.0 if scaled else self.scales(name, 1)[0]
-            sources.append(Source(info, self.linear_format(info), blocks, info.nbytes, rows, scale=scale))
+            sources.append(self.source(name, (cols,) if flat else (cols, rows), rows, scaled=scaled))
         bias = None
         biases = names if biases is None else biases
         if any(self.has(f"{name}.bias") for name, _ in biases):
@@ -195,6 +192,20 @@ class Weights:
         if key:
             self.shared[key] = made
         return made
+
+    def source(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        rows: int,
+        expert: int = 0,
+        suffix: str = "weight",
+        scaled: bool = False,
+    ) -> Source:
+        """The matrix in the tensor ``name``, without suffix, of this shape; ``scaled`` as in `linear`."""
+        info = self.take(f"{name}.{suffix}", shape)
+        blocks, scale = self.file.extent(info.name), 1.0 if scaled else self.scales(name, 1)[0]
+        return Source(info, self.linear_format(info), blocks, info.nbytes, rows, expert, scale=scale)
 
     def linear_of(self, sources: list[Source], cols: int, bias: np.ndarray | None) -> Linear:
         """A linear layer of matrices."""

@@ -8,12 +8,13 @@ import logging
 import mmap
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from oxillama.gguf.extent import Extent, OpenFile
+from oxillama.gguf.extent import OpenFile
 from oxillama.models.weights.linear import Panels, PanelStore, ResidentPanels
 from oxillama.models.weights.packed_file import PackedFile
 from oxillama.models.weights.packer import Packer, Source
@@ -49,9 +50,12 @@ class PackedStore(PanelStore):
         if len(extents) < len(found):
             return ResidentPanels(self.packer, sources, cols)
         if self._mapped is None:
-            return ReadPanels(self.packer, sources, extents)
+            held = [(extent, self.packer.memory(extent.nbytes)) for extent in extents]
+            return FilePanels(
+                self.packer, sources, lambda: [extent.read(buffer=memory) for extent, memory in held]
+            )
         views = [self._mapped[extent.start : extent.start + extent.nbytes] for extent in extents]
-        return MappedPanels(self.packer, sources, views)
+        return FilePanels(self.packer, sources, lambda: views)
 
     def begin_pass(self) -> None:
         """Raises ModelFileError if the file is mapped and has changed. It cannot be cut until `end_pass`."""
@@ -72,30 +76,15 @@ class PackedStore(PanelStore):
                 self._lease.release()
 
 
-class MappedPanels:
-    """Panels in a mapped file."""
+class FilePanels:
+    """Panels in a file, which ``read`` maps, or reads into memory at their first use."""
 
-    def __init__(self, packer: Packer, sources: list[Source], views: list[np.ndarray]) -> None:
-        self._packer, self._sources, self._views = packer, sources, views
-
-    def place(self, linear: Linear) -> bool:
-        """As `Panels.place`."""
-        linear.give(self._views)
-        for source in self._sources:
-            self._packer.progress(source.info.name, source.nbytes)
-        return True
-
-
-class ReadPanels:
-    """Panels that are read from a file into memory at their first use."""
-
-    def __init__(self, packer: Packer, sources: list[Source], extents: list[Extent]) -> None:
-        self._packer, self._sources = packer, sources
-        self._parts = [(extent, packer.memory(extent.nbytes)) for extent in extents]
+    def __init__(self, packer: Packer, sources: list[Source], read: Callable[[], list[np.ndarray]]) -> None:
+        self._packer, self._sources, self._read = packer, sources, read
 
     def place(self, linear: Linear) -> bool:
         """As `Panels.place`."""
-        linear.give([extent.read(buffer=memory) for extent, memory in self._parts])
+        linear.give(self._read())
         for source in self._sources:
             self._packer.progress(source.info.name, source.nbytes)
         return True

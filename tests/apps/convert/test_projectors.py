@@ -22,7 +22,6 @@ from oxillama.models.media.decode import Sound
 from oxillama.models.media.encoder import MediaEncoder
 from tests.support.sighted_configs import CONFIGS
 from tests.support.sighted_models import (
-    divergence,
     make_model,
     medium,
     our_logits,
@@ -33,6 +32,7 @@ from tests.support.sighted_models import (
     write_model,
 )
 from tests.support.spread import each
+from tests.support.tiny_models import divergence
 
 BARS = {"gemma4": 1e-4}
 """Of the KL divergence of some models."""

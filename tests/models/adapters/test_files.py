@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +14,11 @@ from oxillama import LoadedLora, demo
 from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import LoadError, ModelFileError
 from oxillama.models.adapters.bind import bind
-from tests.models.test_decoder import divergence
 from tests.support import gguf_writer
 from tests.support.adapters import Pair, adapter_file
 from tests.support.kernels import normal
 from tests.support.paths import SHARED
-from tests.support.tiny_models import Running
+from tests.support.tiny_models import Running, divergence
 from tests.support.zoo import MODELS, VARIANTS
 
 LLAMA = MODELS["llama"]
@@ -36,75 +37,56 @@ def pair(rank: int = 2, cols: int = COLS, rows: int = ROWS) -> Pair:
     return normal(rank, cols), normal(rows, rank)
 
 
+def adapter(pairs: dict[str, Pair], **options: Any) -> bytes:
+    return adapter_file("llama", pairs, **options)
+
+
+def of_one(name: str, *shape: int) -> bytes:
+    """An adapter of one tensor."""
+    return gguf_writer.write(ADAPTER, [gguf_writer.Tensor(name, shape, 0, bytes(4 * math.prod(shape)))])
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
         (demo.STORY.read_bytes(), "adapter.type: expected a LoRA adapter, got None of type 'model'"),
-        (adapter_file("llama", {"": pair()}), r"\.lora_a: expected a name that ends in"),
-        (
-            adapter_file("llama", {Q: (normal(2, COLS), normal(ROWS, 3))}),
-            "lora_b: expected rank 2, as .*, got 3",
-        ),
-        (
-            adapter_file("llama", {Q: (normal(2, COLS), normal(2, ROWS, 2))}),
-            "lora_a: expected 2 or 3 dimensions",
-        ),
-        (
-            adapter_file("llama", {Q: pair()}, alpha=float("inf")),
-            "adapter.lora.alpha: expected a finite number",
-        ),
-        (
-            adapter_file("llama", {"blk.0.attn_norm.weight": (normal(COLS), normal(COLS))}),
-            "2 or 3 dimensions",
+        (adapter({"": pair()}), r"\.lora_a: expected a name that ends in"),
+        (adapter({Q: (normal(2, COLS), normal(ROWS, 3))}), "lora_b: expected rank 2, as .*, got 3"),
+        (adapter({Q: (normal(2, COLS), normal(2, ROWS, 2))}), "lora_a: expected 2 or 3 dimensions"),
+        (adapter({Q: pair()}, alpha=float("inf")), "adapter.lora.alpha: expected a finite number"),
+        (adapter({"blk.0.attn_norm.weight": (normal(COLS), normal(COLS))}), "2 or 3 dimensions"),
+        (of_one(f"{Q}.lora_a", COLS, 2), rf"{Q}\.lora_a: expected {Q}\.lora_b beside it"),
+        *(  # llama.cpp leaves norms out, so that the text would be another one than the adapter's
+            (of_one(f"{name}.weight", COLS),
+             rf"{name}.weight: expected a name that ends in .lora_a or .lora_b, for norms cannot be adapted")
+            for name in ("blk.0.attn_norm", "output_norm", "blk.0.attn_q_norm")
         ),
     ],
-)
+)  # fmt: skip
 def test_files_that_are_no_adapter(data: bytes, message: str) -> None:
     with pytest.raises(LoadError, match=message):
         LoadedLora.load(data)
 
 
-@pytest.mark.parametrize("name", ["blk.0.attn_norm.weight", "output_norm.weight", "blk.0.attn_q_norm.weight"])
-def test_a_norm_is_refused_by_name(name: str) -> None:
-    """llama.cpp leaves norms out, so that the text would be another one than the adapter's."""
-    norm = gguf_writer.Tensor(name, (COLS,), 0, bytes(4 * COLS))
-    wanted = rf"{name}: expected a name that ends in .lora_a or .lora_b, for norms cannot be adapted"
-    with pytest.raises(LoadError, match=wanted):
-        LoadedLora.load(gguf_writer.write(ADAPTER, [norm]))
-
-
-def test_half_a_pair() -> None:
-    only = gguf_writer.Tensor(f"{Q}.lora_a", (COLS, 2), 0, bytes(8 * COLS))
-    with pytest.raises(LoadError, match=rf"{Q}\.lora_a: expected {Q}\.lora_b beside it"):
-        LoadedLora.load(gguf_writer.write(ADAPTER, [only]))
-
-
 @pytest.mark.parametrize(
-    ("architecture", "pairs", "message"),
+    ("name", "factors", "message"),
     [
-        ("qwen2", {Q: pair()}, "general.architecture: expected llama, the model's, got qwen2"),
-        (
-            "llama",
-            {Q: pair(cols=COLS + 1)},
-            rf"{Q}\.lora_a: expected shape \({COLS}, 2\), got \({COLS + 1}, 2\)",
-        ),
-        ("llama", {Q: pair(rows=ROWS + 8)}, rf"{Q}\.lora_b: expected shape \(2, {ROWS}\), got"),
-        ("llama", {"blk.7.attn_q.weight": pair()}, r"blk\.7\.attn_q\.weight: is no matrix of the model"),
-        (
-            "llama",
-            {"blk.0.attn_norm.weight": pair()},
-            r"blk\.0\.attn_norm\.weight: is no matrix of the model",
-        ),
-        (
-            "llama",
-            {"token_embd.weight": (normal(7, 2), normal(COLS, 2))},
-            "token_embd.weight.lora_a: expected shape",
-        ),
+        (Q, pair(cols=COLS + 1), rf"{Q}\.lora_a: expected shape \({COLS}, 2\), got \({COLS + 1}, 2\)"),
+        (Q, pair(rows=ROWS + 8), rf"{Q}\.lora_b: expected shape \(2, {ROWS}\), got"),
+        ("blk.7.attn_q.weight", pair(), r"blk\.7\.attn_q\.weight: is no matrix of the model"),
+        ("blk.0.attn_norm.weight", pair(), r"blk\.0\.attn_norm\.weight: is no matrix of the model"),
+        ("token_embd.weight", (normal(7, 2), normal(COLS, 2)), "token_embd.weight.lora_a: expected shape"),
     ],
 )
-def test_adapters_that_do_not_fit(architecture: str, pairs: dict[str, Pair], message: str) -> None:
-    lora = LoadedLora.load(adapter_file(architecture, pairs))
+def test_adapters_that_do_not_fit(name: str, factors: Pair, message: str) -> None:
+    lora = LoadedLora.load(adapter({name: factors}))
     with pytest.raises(LoadError, match=message):
+        bind(lora, Running(LLAMA.file()).model)
+
+
+def test_an_adapter_of_another_architecture() -> None:
+    lora = LoadedLora.load(adapter_file("qwen2", {Q: pair()}))
+    with pytest.raises(LoadError, match=r"general\.architecture: expected llama, the model's, got qwen2"):
         bind(lora, Running(LLAMA.file()).model)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +10,14 @@ import pytest
 from oxillama import LoadedLora
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
-from tests.models.test_decoder import divergence
 from tests.support.adapters import adapter_file, merged, random_pair
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.spread import few
-from tests.support.tiny_models import Running, tokens_of
+from tests.support.tiny_models import Running, divergence, tokens_of
 from tests.support.zoo import ENCODERS, MODELS, VARIANTS, VOCAB, Model
 
 EVERY = MODELS | VARIANTS
 RANK, ALPHA, SCALE = 3, 6.0, 0.7
-Applied = tuple[LoadedLora, float, int]
 UNADAPTED = re.compile(
     r".*norm.*|position_embd|token_types|.*conv1d?(_[qkv])?|.*shortconv\.conv|.*ssm_(a|d|dt_norm)|.*lerp.*|.*time_mix_(w2|first|"
     r"decay|w0|a0|v0|g0|k_k|k_a|r_k|ln.*)|.*attn_(k|v)_b|cls.*|.*rope.*|.*sinks|.*attn_rel_b|.*exp_probs_b|.*scales|.*\.bias|"
@@ -41,12 +38,6 @@ def adaptable(model: Model) -> dict[str, np.ndarray]:
     return found
 
 
-def outputs(data: bytes, tokens: list[int], encoder: bool, *adapters: Applied, **options: Any) -> np.ndarray:
-    """Logits, or an encoder's hidden states."""
-    running = Running(data, adapters=adapters, **options)
-    return running.hidden_states([tokens])[0] if encoder else running.logits(tokens)
-
-
 @pytest.mark.parametrize("name", few(EVERY))
 def test_adapters_equal_merged_weights(name: str) -> None:
     model = EVERY[name]
@@ -65,16 +56,13 @@ def test_adapters_equal_merged_weights(name: str) -> None:
             for n, values in tensors.items()
         }
     )
-    tokens, encoder = tokens_of(20, VOCAB, seed=model.seed), model.architecture in ENCODERS
-    plain = outputs(model.file(), tokens, encoder)
-    wanted = outputs(whole, tokens, encoder)
-    found = outputs(model.file(), tokens, encoder, (lora, SCALE, 0))
+    tokens, adapters = tokens_of(20, VOCAB, seed=model.seed), [(lora, SCALE, 0)]
+    plain, wanted = (Running(data).outputs(tokens) for data in (model.file(), whole))
+    found = Running(model.file(), adapters=adapters).outputs(tokens)
     for i, target in enumerate(PRESENT[1:]):
-        again = outputs(
-            model.file(), tokens, encoder, (lora, SCALE, 0), target=target, n_threads=2, page_size=32 << i
-        )
-        assert same_bits(again, found)
-    if encoder:
+        again = Running(model.file(), target, n_threads=2, page_size=32 << i, adapters=adapters)
+        assert same_bits(again.outputs(tokens), found)
+    if model.architecture in ENCODERS:
         assert np.abs(found - wanted).max() < 1e-3 * np.abs(wanted).max()
         assert np.abs(found - plain).max() > 0.1 * np.abs(plain).max()
     else:

@@ -12,7 +12,7 @@ import pytest
 from oxillama import ConfigError, InferenceEngine
 from oxillama.gguf.model_file import ModelFile
 from tests.support.adapters import adapter_of
-from tests.support.media import bits, opened, picture, prompt
+from tests.support.media import bits, logits_of, opened, picture, prompt, started
 from tests.support.serving import AsManyAsMayBe, Guesses, use_drafter
 from tests.support.tiny_file import write_tiny_model
 from tests.support.tiny_models import Running
@@ -43,18 +43,18 @@ def test_drafts(kind: str, folder: Path) -> None:
     """Drafted tokens behind a picture, right and wrong ones, change no bit."""
     with opened(folder, kind) as engine:
         use_drafter(engine.model, AsManyAsMayBe())
-        given, options = prompt(engine, 1), {"temperature": 0, "max_tokens": LONG, "keep_logits": True}
-        alone = engine.stream(given, **options)
+        given = prompt(engine, 1)
+        alone = started(engine, given, max_tokens=LONG)
         tokens = alone.result().tokens
         guesses = Guesses(given.tokens, tokens, 0.8, N_VOCAB)
         engine.model.feature("drafters").loaded["guesses"] = guesses
-        stream = engine.stream(given, speculate="guesses", **options)
+        stream = started(engine, given, speculate="guesses", max_tokens=LONG)
         done = stream.result()
         assert done.tokens == tokens
         assert done.speculation is not None
         assert done.speculation.accepted > 0
         assert done.speculation.drafted > done.speculation.accepted
-        assert (np.stack(stream.logits) == np.stack(alone.logits)).all()
+        assert (logits_of(stream) == logits_of(alone)).all()
         assert engine.model.check_integrity() is None
 
 
@@ -110,14 +110,12 @@ def test_adapters_beside_each_other(kind: str, folder: Path, engine: InferenceEn
     """In an engine that has nothing cached, so that rows of pictures run in one pass."""
     stacks: list[Any] = [(), (lora, 2.0), (lora, 0.5), ()]
     wanted = [bits(engine, prompt(engine, 2), adapters=stack) for stack in stacks]
-    options = {"temperature": 0, "max_tokens": 6, "keep_logits": True}
     with opened(folder, kind) as other:
         given = prompt(other, 2)
         with stopped(other):
-            streams = [other.stream(given, adapters=stack, **options) for stack in stacks]
+            streams = [started(other, given, adapters=stack) for stack in stacks]
         for stream, rows in zip(streams, wanted, strict=True):
-            stream.result()
-            assert (np.stack(stream.logits) == rows).all()
+            assert (logits_of(stream) == rows).all()
 
 
 def test_forks(engine: InferenceEngine) -> None:

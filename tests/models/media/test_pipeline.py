@@ -14,48 +14,34 @@ from oxillama import InferenceEngine
 from oxillama.engine.features.media.input_embeddings import InputEmbeddingRows, MediaLayer, Part
 from oxillama.engine.features.pipeline.engine import StagedEngine
 from oxillama.engine.sequence import Sequence
-from tests.support.media import PAIRS, SHARED, WIDTH, picture, projector_file
-from tests.support.tiny_file import write_tiny_model
+from tests.support.media import PAIRS, SHARED, bits, prompt
 
-TEXT = "the little fox <__media__> said hello"
 CONFIG: dict[str, Any] = {"num_threads": 1, "kv_type": "f32"}
 
 
-@pytest.fixture(params=["mlp", "gemma3", "qwen2vl_merger"])
-def paths(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
-    """A model and a projector."""
-    text, projector = tmp_path / "text.gguf", tmp_path / "mmproj.gguf"
-    write_tiny_model(text, n_embd=WIDTH, ends=False)
-    projector.write_bytes(projector_file(request.param))
-    return text, projector
-
-
-def bits(engine: InferenceEngine, text: str = TEXT) -> np.ndarray:
+def beside_another(engine: InferenceEngine) -> np.ndarray:
     """float32 (tokens, vocab): the logits of a greedy text beside another one."""
-    prompt = engine.model.feature("media").prompt(text, [picture(56, 28, 1)])
-    beside = engine.stream("once upon a time", temperature=0, max_tokens=12)
-    found = engine.stream(prompt, temperature=0, max_tokens=6, keep_logits=True)
-    found.result()
-    beside.result()
-    return np.stack(found.logits)
+    other = engine.stream("once upon a time", temperature=0, max_tokens=12)
+    found = bits(engine, prompt(engine, 1))
+    other.result()
+    return found
 
 
 def check(text: Path, projector: Path) -> None:
     with InferenceEngine.from_gguf(text, mmproj=projector, **CONFIG) as alone:
-        wanted = bits(alone)
-        prompt = alone.model.feature("media").prompt(TEXT, [picture(56, 28, 1)])
-        generation = alone.stream(prompt, temperature=0, max_tokens=6, window=1)
+        wanted = beside_another(alone)
+        generation = alone.stream(prompt(alone, 1), temperature=0, max_tokens=6, window=1)
         next(generation)
         data = generation.snapshot()
         rest = generation.result().text
     with StagedEngine.from_gguf(text, stages=2, mmproj=projector, **CONFIG) as staged:
-        assert (bits(staged) == wanted).all()
+        assert (beside_another(staged) == wanted).all()
         assert staged.restore(data).result().text == rest
         staged.model.check_integrity()
 
 
-def test_a_pipeline_has_the_bits_of_one_process(paths: tuple[Path, Path]) -> None:
-    check(*paths)
+def test_a_pipeline_has_the_bits_of_one_process(folder: Path, kind: str) -> None:
+    check(folder / kind / "text.gguf", folder / kind / "mmproj-F32.gguf")
 
 
 @pytest.mark.skipif(not PAIRS, reason="../shared/parity-vision is not there")
@@ -65,20 +51,18 @@ def test_positions_and_deep_rows_reach_their_stages(pair: str) -> None:
     check(SHARED / pair / "text.gguf", SHARED / pair / "mmproj.gguf")
 
 
-def test_rows_can_be_sent(paths: tuple[Path, Path]) -> None:
-    text, projector = paths
-    with InferenceEngine.from_gguf(text, mmproj=projector, **CONFIG) as engine:
-        prompt = engine.model.feature("media").prompt(TEXT, [picture(56, 28, 1)])
+def test_rows_can_be_sent(engine: InferenceEngine) -> None:
+    given = prompt(engine, 1)
 
-        def rows() -> Any:
-            sequence = Sequence(engine.model.pool, prompt.tokens, embeddings=prompt.embeddings)
-            sequence.schedule(len(prompt.tokens))
-            found = prompt.embeddings.rows_of([sequence], np.array([0, len(prompt.tokens)], np.int32))
-            sequence.rollback()
-            sequence.release()
-            return found
+    def rows() -> Any:
+        sequence = Sequence(engine.model.pool, given.tokens, embeddings=given.embeddings)
+        sequence.schedule(len(given.tokens))
+        found = given.embeddings.rows_of([sequence], np.array([0, len(given.tokens)], np.int32))
+        sequence.rollback()
+        sequence.release()
+        return found
 
-        sent = engine.model.call(rows)
+    sent = engine.model.call(rows)
     received = pickle.loads(pickle.dumps(sent))
     assert [part.row for part in received.parts] == [part.row for part in sent.parts]
     assert (received.parts[0].values == sent.parts[0].values).all()

@@ -19,39 +19,30 @@ from oxillama.base.formats import KV_TYPES
 from oxillama.engine.features.media.feature import interleaved_axes
 from oxillama.engine.features.media.input_embeddings import InputEmbeddings, Run, Span, SpannedBatch
 from oxillama.engine.features.media.prompt import cut_at
+from oxillama.models.media.decode import Picture
 from oxillama.models.media.encoder import MediaEncoder, Rows
 from tests.support.kernels import PRESENT
-from tests.support.media import TEXT, WIDTH, bits, opened, picture, projector_file, prompt
+from tests.support.media import TEXT, WIDTH, bits, logits_of, opened, picture, projector_file, prompt, started
 
 
-def test_pictures_differ(kind: str, engines: dict[str, InferenceEngine]) -> None:
-    one, other = (bits(engines[kind], prompt(engines[kind], seed)) for seed in (1, 2))
-    assert (one != other).any()
-
-
-def test_chunks_pages_and_prefixes_change_no_bit(
-    kind: str, folder: Path, engines: dict[str, InferenceEngine]
-) -> None:
-    wanted = bits(engines[kind], prompt(engines[kind], 1))
-    assert (bits(engines[kind], prompt(engines[kind], 1)) == wanted).all()  # from the prefix cache
+def test_chunks_pages_and_prefixes_change_no_bit(kind: str, folder: Path, engine: InferenceEngine) -> None:
+    wanted = bits(engine, prompt(engine, 1))
+    assert (bits(engine, prompt(engine, 1)) == wanted).all()  # from the prefix cache
+    assert (bits(engine, prompt(engine, 2)) != wanted).any()  # another picture
     for options in ({"prefill_chunk_size": 5}, {"page_size": 4}, {"prefix_cache_bytes": 0}):
-        with opened(folder, kind, **options) as engine:
-            assert (bits(engine, prompt(engine, 1)) == wanted).all()
+        with opened(folder, kind, **options) as other:
+            assert (bits(other, prompt(other, 1)) == wanted).all()
 
 
-def test_a_batch_changes_no_bit(kind: str, engines: dict[str, InferenceEngine]) -> None:
-    engine = engines[kind]
+def test_a_batch_changes_no_bit(engine: InferenceEngine) -> None:
     prompts = [prompt(engine, 3), prompt(engine, 4), "once upon a time", prompt(engine, 5)]
     alone = [bits(engine, each) for each in prompts]
-    running = [engine.stream(each, temperature=0, max_tokens=6, keep_logits=True) for each in prompts]
-    for generation, wanted in zip(running, alone, strict=True):
-        generation.result()
-        assert (np.stack(generation.logits) == wanted).all()
+    for generation, wanted in zip([started(engine, each) for each in prompts], alone, strict=True):
+        assert (logits_of(generation) == wanted).all()
     assert engine.model.check_integrity() is None
 
 
-def test_the_prefix_cache_tells_pictures_apart(kind: str, engines: dict[str, InferenceEngine]) -> None:
-    engine = engines[kind]
+def test_the_prefix_cache_tells_pictures_apart(engine: InferenceEngine) -> None:
     before = [bits(engine, prompt(engine, seed), salt=f"alone {seed}") for seed in (6, 7)]
     assert (bits(engine, prompt(engine, 6)) == before[0]).all()
     assert (bits(engine, prompt(engine, 7)) == before[1]).all()
@@ -63,8 +54,7 @@ def test_the_prefix_cache_tells_pictures_apart(kind: str, engines: dict[str, Inf
         assert other_rows.digest != rows.digest
 
 
-def test_samples_of_one_prompt(kind: str, engines: dict[str, InferenceEngine]) -> None:
-    engine = engines[kind]
+def test_samples_of_one_prompt(engine: InferenceEngine) -> None:
     given = prompt(engine, 1)
     whole = engine.generate(given, seed=3, max_tokens=6)
     assert engine.generate_n(given, n=2, seed=3, max_tokens=6)[0].text == whole
@@ -73,18 +63,15 @@ def test_samples_of_one_prompt(kind: str, engines: dict[str, InferenceEngine]) -
 @pytest.mark.parametrize("target", PRESENT)
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_encoders_have_the_same_bits_everywhere(kind: str, target: str, n_threads: int) -> None:
-    data, source = projector_file(kind), picture(200, 90)
-    from oxillama.models.media.decode import Picture
-
-    wanted = MediaEncoder(data, best(), 1).encode(Picture(source)).rows
-    found = MediaEncoder(data, load(target), n_threads).encode(Picture(source)).rows
+    data, source = projector_file(kind), Picture(picture(200, 90))
+    wanted = MediaEncoder(data, best(), 1).encode(source).rows
+    found = MediaEncoder(data, load(target), n_threads).encode(source).rows
     assert all((a.values == b.values).all() for a, b in zip(wanted, found, strict=True))
 
 
-def test_eight_pictures_have_the_bits_of_one(kind: str, engines: dict[str, InferenceEngine]) -> None:
+def test_eight_pictures_have_the_bits_of_one(engine: InferenceEngine) -> None:
     """In one prompt and in eight, encoded together by eight threads, and kept or not."""
-    engine, seeds = engines[kind], range(20, 28)
-    media = engine.model.feature("media")
+    media, seeds = engine.model.feature("media"), range(20, 28)
     alone = [bits(engine, prompt(engine, seed), salt=f"a {seed}") for seed in seeds]
     wanted = [media.encode(picture(56, 28, seed)).rows for seed in seeds]
     media._kept.clear()
@@ -93,14 +80,9 @@ def test_eight_pictures_have_the_bits_of_one(kind: str, engines: dict[str, Infer
         found = list(pool.map(lambda seed: media.encode(picture(56, 28, seed)).rows, seeds))
     for one, other in zip(wanted, found, strict=True):
         assert all((a.values == b.values).all() for a, b in zip(one, other, strict=True))
-    prompts = [prompt(engine, seed) for seed in seeds]
-    running = [
-        engine.stream(each, temperature=0, max_tokens=6, keep_logits=True, salt=f"b {i}")
-        for i, each in enumerate(prompts)
-    ]
+    running = [started(engine, prompt(engine, seed), salt=f"b {seed}") for seed in seeds]
     for generation, rows in zip(running, alone, strict=True):
-        generation.result()
-        assert (np.stack(generation.logits) == rows).all()
+        assert (logits_of(generation) == rows).all()
 
 
 # --- rows that see each other ------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import struct
 import time
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from oxillama import ConfigError, MediaError
 from oxillama.models.media import sounds
 from oxillama.models.media.decode import read_sound
 from oxillama.models.media.resize import sinc
-from oxillama.models.media.sounds import RATE, Resampler, blocks_of, filter_of, mean, resampled
+from oxillama.models.media.sounds import RATE, Resampler, blocks_of, filter_of, joined, mean
 from tests.support.kernels import PRESENT
 
 soundfile = pytest.importorskip("soundfile")
@@ -29,6 +30,10 @@ def saved(samples: np.ndarray, rate: int, form: str = "WAV", **options: Any) -> 
     held = io.BytesIO()
     soundfile.write(held, samples, rate, format=form, **options)
     return held.getvalue()
+
+
+def resampled(samples: np.ndarray, rate: int) -> np.ndarray:
+    return joined(iter([samples]), rate)
 
 
 def noise(n: int, seed: int = 0) -> np.ndarray:
@@ -218,6 +223,33 @@ def test_claims(name: str) -> None:
     said = str(caught.value)
     assert message in said and said.startswith("sound: ") and " at 0x" not in said, said
     assert peak < 16 << 20 and time.process_time() - began < 5
+
+
+def test_the_most_channels_at_the_lowest_rate() -> None:
+    assert len(read_sound(wav_head(1000, 64, n=8 * 64 * 2)).samples) == 128
+
+
+def flac(n: int, rate: int = 16000, channels: int = 1) -> bytes:
+    """A FLAC file of silence, whose head says that it has ``n`` samples."""
+    data = bytearray(saved(np.zeros((4096, channels), np.int16), rate, "FLAC"))
+    facts = int.from_bytes(data[18:26], "big") >> 36 << 36 | n  # 36 bits of STREAMINFO
+    data[18:26] = facts.to_bytes(8, "big")
+    return bytes(data)
+
+
+def test_a_sound_is_as_long_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(read_sound(flac(4096)).samples) == 4096
+    tracemalloc.start()
+    try:
+        with suppress(MediaError):  # or what there is of it
+            assert len(read_sound(flac(3599 * 48000, 48000, 2)).samples) < 4096
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    monkeypatch.setattr(sounds, "MOST_SAMPLES", RATE)
+    with pytest.raises(MediaError, match="expected at most an hour, got more than 48000 samples at 48000"):
+        read_sound(saved(np.zeros(48001, np.int16), 48000))
+    assert len(read_sound(saved(np.zeros(48000, np.int16), 48000)).samples) == 16000
 
 
 def test_values_of_all_channels_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

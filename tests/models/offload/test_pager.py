@@ -12,16 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from oxillama._kernels import load
 from oxillama.errors import ConfigError, ModelFileError, TensorNotFound
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models.adapters.lora import LoadedLora
 from oxillama.models.offload import pager as pager_module
 from oxillama.models.offload.pressure import MemoryPressureProbe, MemoryState
-from oxillama.models.weights.packer import Packer, Source
+from oxillama.models.weights.packer import Source
 from tests.support.adapters import adapter_of
-from tests.support.kernels import PRESENT
-from tests.support.paging import CountedMemory, paged, pager_of, sizes
+from tests.support.paging import CountedMemory, pack, paged, pager_of, sizes
 from tests.support.spread import few, leading, pairs
 from tests.support.tiny_models import WIDE, Running, Tiny, tokens_of
 from tests.support.zoo import MODELS
@@ -53,6 +51,10 @@ def run(model: Running, n: int, chunk: int = 5) -> list[np.ndarray]:
     return model.hidden_states([tokens_of(7 + 3 * i, n_vocab, seed=i) for i in range(n)], chunk)
 
 
+def equal(found: list[np.ndarray], wanted: list[np.ndarray]) -> bool:
+    return all(map(np.array_equal, found, wanted))
+
+
 @pytest.mark.parametrize("kind", leading(KINDS, 3))
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
@@ -63,8 +65,7 @@ def test_the_bits_are_those_of_the_resident_model(kind: str, data: st.DataObject
     pager = pager_of(budget)
     model = paged(KINDS[kind], pager)
     for _ in range(2):
-        for got, wanted in zip(run(model, n, chunk), expected(kind, n)):
-            assert np.array_equal(got, wanted)
+        assert equal(run(model, n, chunk), expected(kind, n))
     assert pager.peak_bytes <= budget
 
 
@@ -79,8 +80,7 @@ def test_every_architecture_runs_under_the_least_budget(name: str) -> None:
     assert len(listed) == len(whole.model.linears())
     assert {*listed} == {*whole.model.linears()}
     pager = pager_of(probe.least)
-    for got, wanted in zip(run(paged(data, pager), 2), run(whole, 2)):
-        assert np.array_equal(got, wanted)
+    assert equal(run(paged(data, pager), 2), run(whole, 2))
     assert pager.peak_bytes <= pager.budget
 
 
@@ -93,8 +93,7 @@ def test_adapters_are_added_under_a_budget(kind: str) -> None:
     assert not np.array_equal(wanted[0], expected(kind, 2)[0])
     pager = pager_of(bounds(kind)[0])
     model = paged(KINDS[kind], pager, adapters=adapters)
-    for got, each in zip(run(model, 2), wanted):
-        assert np.array_equal(got, each)
+    assert equal(run(model, 2), wanted)
 
 
 @pytest.mark.parametrize(("kind", "share"), pairs(KINDS, [0.0, 0.3, 0.6, 1.0]))
@@ -145,7 +144,6 @@ def test_the_next_part_is_read_while_one_computes() -> None:
     """The read of the part behind the one in use is under way before that is asked for."""
     read: list[str] = []
     seen = threading.Event()
-    pack = Packer(load(PRESENT[0]), 1, lambda name, n_bytes: None).pack
 
     def fetch(source: Source, cols: int, data: np.ndarray) -> None:
         pack(source, cols, data)
@@ -165,7 +163,6 @@ def test_the_next_part_is_read_while_one_computes() -> None:
 def test_hot_experts_stay() -> None:
     """Experts that are used every time are read once, while others come and go."""
     read: list[tuple[str, int]] = []
-    pack = Packer(load(PRESENT[0]), 1, lambda name, n_bytes: None).pack
 
     def fetch(source: Source, cols: int, data: np.ndarray) -> None:
         read.append((source.info.name, source.expert))
@@ -202,8 +199,7 @@ def test_pinned_tensors_stay() -> None:
         paged(KINDS["dense"], pager_of(total, pinned=("blk.9.*",)))
     experts = pager_of(bounds("experts")[1] // 2, pinned=("blk.1.ffn_up_exps.weight",))
     model = paged(KINDS["experts"], experts)
-    for got, wanted in zip(run(model, 3), expected("experts", 3)):
-        assert np.array_equal(got, wanted)
+    assert equal(run(model, 3), expected("experts", 3))
     assert experts.is_pinned("blk.1.ffn_down_exps.weight")
     assert experts.peak_bytes <= experts.budget
 
@@ -221,7 +217,6 @@ def test_a_budget_that_is_too_small_names_the_least() -> None:
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_an_error_reaches_the_pass_and_the_next_pass_tries_again(kind: str, share: float) -> None:
     broken: list[int] = []
-    pack = Packer(load(PRESENT[0]), 1, lambda name, n_bytes: None).pack
 
     def fetch(source: Source, cols: int, data: np.ndarray) -> None:
         if broken and source.info.name.startswith("blk.3"):
@@ -236,8 +231,7 @@ def test_an_error_reaches_the_pass_and_the_next_pass_tries_again(kind: str, shar
         with pytest.raises(ModelFileError, match="cannot be read"):
             run(model, 1)
     broken.clear()
-    for got, wanted in zip(run(model, 2), expected(kind, 2)):
-        assert np.array_equal(got, wanted)
+    assert equal(run(model, 2), expected(kind, 2))
     assert pager.peak_bytes <= pager.budget
     if share == 1.0:  # what is in memory needs no file
         broken.append(1)
@@ -251,7 +245,6 @@ def test_a_forked_child_reads_for_itself(kind: str) -> None:
     wanted = expected(kind, 2)  # before anything is read: a child computes none of its own
     gate = threading.Event()
     gate.set()
-    pack = Packer(load(PRESENT[0]), 1, lambda name, n_bytes: None).pack
 
     def fetch(source: Source, cols: int, data: np.ndarray) -> None:
         gate.wait(60)
@@ -268,13 +261,12 @@ def test_a_forked_child_reads_for_itself(kind: str) -> None:
     if child == 0:
         try:
             gate.set()
-            same = all(np.array_equal(a, b) for a, b in zip(run(model, 2), wanted))
-            os._exit(0 if same else 1)
+            os._exit(0 if equal(run(model, 2), wanted) else 1)
         except BaseException:
             os._exit(2)
     gate.set()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert all(np.array_equal(a, b) for a, b in zip(run(model, 2), wanted))
+    assert equal(run(model, 2), wanted)
 
 
 # --- memory pressure --------------------------------------------------------------------------------
@@ -307,8 +299,7 @@ def test_memory_is_given_back_under_pressure_and_taken_again(
     def check(passes: int, step: float) -> None:
         for _ in range(passes):
             system.now += step
-            for got, wanted in zip(run(model, 2), expected(kind, 2)):
-                assert np.array_equal(got, wanted)
+            assert equal(run(model, 2), expected(kind, 2))
             assert pager.resident_bytes == memory.settle() <= pager.budget
             seen.append(pager.budget)
 
@@ -327,7 +318,6 @@ def test_what_the_reader_wrote_is_not_used_after_a_change_of_plan() -> None:
     """A plan that changes in the middle of a read waits for it, so that memory is not written twice."""
     least, total = bounds("dense")
     slow, go_on = threading.Event(), threading.Event()
-    pack = Packer(load(PRESENT[0]), 1, lambda name, n_bytes: None).pack
 
     def fetch(source: Source, cols: int, data: np.ndarray) -> None:
         if slow.is_set():

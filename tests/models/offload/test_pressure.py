@@ -30,46 +30,46 @@ def write(folder: Path, **files: object) -> None:
         (folder / name.replace("__", ".")).write_text(str(text))
 
 
-def proc(folder: Path, groups: str = "", pressure: float | None = None) -> Path:
-    """A /proc of 16 GB, 3 GB of which are available."""
-    write(folder, meminfo=f"MemTotal: {16 << 20} kB\nMemAvailable: {3 << 20} kB\nHugePages_Total: 0\n")
-    write(folder / "self", cgroup=groups)
+def system(root: Path, groups: str = "", pressure: float | None = None) -> Path:
+    """A system with 16 GB, 3 GB of which are available; returns the folder of its control groups."""
+    memory = f"MemTotal: {16 << 20} kB\nMemAvailable: {3 << 20} kB\nHugePages_Total: 0\n"
+    write(root / "proc", meminfo=memory)
+    write(root / "proc" / "self", cgroup=groups)
     if pressure is not None:
         lines = f"some avg10={pressure:.2f} avg60=0.00 avg300=0.00 total=1\nfull avg10=0.00 total=0\n"
-        write(folder / "pressure", memory=lines)
-    return folder
+        write(root / "proc" / "pressure", memory=lines)
+    return root / "sys" / "fs" / "cgroup"
 
 
 def test_linux(tmp_path: Path) -> None:
-    assert linux_memory(proc(tmp_path / "a")) == MemoryState(16 * GB, 3 * GB)
-    assert linux_memory(proc(tmp_path / "b", pressure=12.5)) == MemoryState(16 * GB, 3 * GB, 12.5)
+    for pressure in (None, 12.5):
+        system(tmp_path, pressure=pressure)
+        assert linux_memory(tmp_path) == MemoryState(16 * GB, 3 * GB, pressure)
     assert linux_memory(tmp_path / "none") is None
-    write(tmp_path / "c", meminfo="nonsense: x kB")
-    assert linux_memory(tmp_path / "c") is None
+    write(tmp_path / "proc", meminfo="nonsense: x kB")
+    assert linux_memory(tmp_path) is None
 
 
 def test_control_groups_of_the_second_version(tmp_path: Path) -> None:
-    root = tmp_path / "cgroup"
-    given = proc(tmp_path / "proc", "0::/a/b\n")
-    assert control_group_memory(given, root) is None
-    write(root / "a" / "b", memory__max="max", memory__high="max", memory__current=GB)
-    assert control_group_memory(given, root) is None
+    groups = system(tmp_path, "0::/a/b\n")
+    assert control_group_memory(tmp_path) is None
+    write(groups / "a" / "b", memory__max="max", memory__high="max", memory__current=GB)
+    assert control_group_memory(tmp_path) is None
     stat = f"anon 5\ninactive_file {GB // 2}\n"
-    write(root / "a", memory__max=4 * GB, memory__high=3 * GB, memory__current=2 * GB, memory__stat=stat)
-    assert control_group_memory(given, root) == MemoryState(3 * GB, 3 * GB // 2)
+    write(groups / "a", memory__max=4 * GB, memory__high=3 * GB, memory__current=2 * GB, memory__stat=stat)
+    assert control_group_memory(tmp_path) == MemoryState(3 * GB, 3 * GB // 2)
     some = "some avg10=40.00 avg60=0.00 avg300=0.00 total=1\n"
-    write(root / "a" / "b", memory__max=GB, memory__current=GB, memory__pressure=some)
-    assert control_group_memory(given, root) == MemoryState(GB, 0, 40.0)
+    write(groups / "a" / "b", memory__max=GB, memory__current=GB, memory__pressure=some)
+    assert control_group_memory(tmp_path) == MemoryState(GB, 0, 40.0)
 
 
 def test_control_groups_of_the_first_version(tmp_path: Path) -> None:
-    root = tmp_path / "cgroup"
-    given = proc(tmp_path / "proc", "9:cpu,cpuacct:/x\n4:memory:/job\n0::/\n")
+    groups = system(tmp_path, "9:cpu,cpuacct:/x\n4:memory:/job\n0::/\n")
     memory = {"memory__usage_in_bytes": 5 * GB, "memory__stat": f"total_inactive_file {GB}\n"}
-    write(root / "memory", memory__limit_in_bytes=9223372036854771712, **memory)  # unlimited
-    assert control_group_memory(given, root) is None
-    write(root / "memory" / "job", memory__limit_in_bytes=6 * GB, **memory)
-    assert control_group_memory(given, root) == MemoryState(6 * GB, 2 * GB)
+    write(groups / "memory", memory__limit_in_bytes=9223372036854771712, **memory)  # unlimited
+    assert control_group_memory(tmp_path) is None
+    write(groups / "memory" / "job", memory__limit_in_bytes=6 * GB, **memory)
+    assert control_group_memory(tmp_path) == MemoryState(6 * GB, 2 * GB)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
