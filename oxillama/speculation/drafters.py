@@ -186,16 +186,10 @@ class ModelDrafter:
         """Draft one token for each active sequence; returns the sequences that may draft another."""
         mine = [self._known[sequences[i]] for i in active]
         rows = self._runner.forward([(sequence, sequence.pending) for sequence in mine])
-        going = []
-        for i, sequence, row in zip(active, mine, rows):
-            token = samplers[i].sample(row[: self._n_vocab], sequence.tokens)
-            if token is None:
-                continue
-            found[i].append(token)
-            sequence.draft([token])
-            if len(found[i]) < counts[i] and token not in self._ends and not samplers[i].is_done:
-                going.append(i)
-        return going
+        going = sample_each(rows[:, : self._n_vocab], active, found, sequences, samplers, counts, self._ends)
+        for at in going:
+            mine[at].draft(found[active[at]][-1:])
+        return [active[at] for at in going]
 
     def forget(self, sequence: Sequence) -> None:
         known = self._known.pop(sequence, None)
