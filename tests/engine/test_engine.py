@@ -11,7 +11,6 @@ import pytest
 
 from oxillama import (
     ConfigError,
-    EngineConfig,
     GGUFError,
     LoadError,
     ModelFileError,
@@ -349,46 +348,6 @@ def test_bad_prompts(engine: InferenceEngine, prompt: str, error: type[Exception
 def test_nul_is_a_character_like_any_other(engine: InferenceEngine) -> None:
     tokens = engine.tokenize("a\0b", add_special=False)
     assert engine.detokenize(tokens) == "a\0b"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_tokens": -1}, "max_tokens"),
-        ({"max_tokens": 1.5}, "max_tokens"),
-        ({"max_tokens": True}, "max_tokens"),
-        ({"stop": [""]}, "stop"),
-        ({"stop": [3]}, "stop"),
-    ],
-)
-def test_bad_generation_options(engine: InferenceEngine, options: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        engine.generate(PROMPT, **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_threads": 0}, "num_threads"),
-        ({"num_threads": -2}, "num_threads"),
-        ({"num_threads": 10**6}, "num_threads"),
-        ({"num_threads": 1.0}, "num_threads"),
-        ({"context_size": 0}, "context_size"),
-        ({"context_size": 10**7}, "context_size"),
-        ({"prefill_chunk_size": 0}, "prefill_chunk_size"),
-        ({"page_size": 0}, "page_size"),
-        ({"page_size": 48}, "page_size"),
-        ({"kv_type": "q4_k"}, "kv_type"),
-        ({"kv_type": "q8_0:"}, "kv_type"),
-        ({"kv_type": "q8_0:q8_0:f16"}, "kv_type"),
-        ({"kv_type": ":f16"}, "kv_type"),
-        ({"seed": -1}, "seed"),
-        ({"sampler": {"top_k": 3}}, "sampler"),
-    ],
-)
-def test_bad_engine_options(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        EngineConfig(**options)  # type: ignore[arg-type]
 
 
 def test_unknown_target(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from oxillama.base.config.engine import SchedulerConfig
 from oxillama.engine.features.embeddings import EmbeddingRequest
 from oxillama.engine.runner import InFlight
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState, Sequence
-from oxillama.errors import ConfigError, KvCacheFullError, QueueFull, RequestFailed, SamplingError
+from oxillama.errors import KvCacheFullError, QueueFull, RequestFailed, SamplingError
 from tests.support.kernels import same_bits
 from tests.support.serving import Letters, Serving, check_as_alone, n_vocab_of
 from tests.support.tiny_models import tokens_of
@@ -713,19 +712,3 @@ def test_what_a_sampler_raises_ends_its_request_alone(monkeypatch: pytest.Monkey
     for request in requests:
         check_as_alone(serving, request, 6)
     serving.check_empty()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_sequences": 0}, "max_sequences"),
-        ({"max_sequences": 1.5}, "max_sequences"),
-        ({"max_waiting": True}, "max_waiting"),
-        ({"max_decode_wait_ms": 0}, "max_decode_wait_ms"),
-        ({"max_decode_wait_ms": math.nan}, "max_decode_wait_ms"),
-        ({"promote_seconds": "1"}, "promote_seconds"),
-    ],
-)
-def test_bad_scheduler_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        SchedulerConfig(**options)

