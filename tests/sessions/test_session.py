@@ -11,13 +11,11 @@ import pytest
 import oxillama
 from oxillama import ConfigError, KvCacheFullError, PromptError, SamplerConfig, demo
 from oxillama.compat.engine import InferenceEngine
-from oxillama.engine import loading
 from oxillama.engine.sequence import Sequence
 from oxillama.sessions.going_on import go_on
 from tests.support.kernels import same_bits
-from tests.support.serving import Letters
+from tests.support.serving import zoo_engine
 from tests.support.waiting import stopped
-from tests.support.zoo import MODELS
 
 GREEDY = SamplerConfig.greedy()
 TEXT = "Mia and the little fox went to the sea. They found a boat, and then"
@@ -173,17 +171,9 @@ def test_a_session_goes_on_behind_a_cancelled_generation(engine: InferenceEngine
         assert session.tokens == found[0] and len(session) == len(found[0])
 
 
-class Few(Letters):
-    """Tokens for models without a vocabulary."""
-
-    n_vocab = 1
-
-
 @pytest.mark.parametrize("name", ["mamba2", "jamba", "rwkv7", "gemma3", "deepseek2", "glm-dsa"])
 def test_every_kind_of_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Few())
-    engine = InferenceEngine()
-    engine.load_model_from_bytes(MODELS[name].file())
+    engine = zoo_engine(monkeypatch, name)
     tokens = [5, 9, 3, 7, 7, 2, 8, 1, 4, 6, 9, 9]
     whole = engine.logits(tokens)
     with engine.session() as session, session.fork() as other:
@@ -260,9 +250,7 @@ def test_what_does_not_fit_changes_nothing() -> None:
 def test_a_session_that_gives_way_goes_on_with_the_same_bits(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Few())
-    engine = InferenceEngine()
-    engine.load_model_from_bytes(MODELS[name].file())
+    engine = zoo_engine(monkeypatch, name)
     tokens = [5, 9, 3, 7, 7, 2, 8, 1, 4, 6, 9, 9]
     whole, limit = engine.logits(tokens), engine.model.pool.limit
     with engine.session() as session, engine.session() as other:

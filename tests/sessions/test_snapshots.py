@@ -33,7 +33,6 @@ from oxillama import (
 from oxillama.base.config.sampler import ORDER
 from oxillama.base.formats import KV_TYPES
 from oxillama.compat.engine import InferenceEngine
-from oxillama.engine import loading
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.queues import Fairness
 from oxillama.errors import ModelFingerprintMismatch, SnapshotIncompatible
@@ -42,11 +41,10 @@ from oxillama.sessions.sequences import tokenizer_digest
 from oxillama.sessions.snapshot import EngineSnapshot
 from tests.support.adapters import adapter_file
 from tests.support.kernels import PRESENT, same_bits
-from tests.support.serving import AsManyAsMayBe, Letters, use_drafter
+from tests.support.serving import AsManyAsMayBe, use_drafter, zoo_engine
 from tests.support.spread import pairs
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import stopped
-from tests.support.zoo import MODELS, VARIANTS, VOCAB
 
 PROMPTS = ("Once upon a time", "Mia and the Golden Drum\n\n", "The colours: 🟥🟩", "a a a b a a a b a a a")
 
@@ -260,12 +258,6 @@ def test_half_a_character_and_half_a_stop_string(tmp_path: Path) -> None:
     assert {(True, False), (False, True)} <= set(found)
 
 
-class Numbers(Letters):
-    """Tokens for models without a vocabulary."""
-
-    n_vocab = VOCAB
-
-
 FAMILIES = ("llama-arrays", "gemma3", "deepseek2", "glm-dsa", "minicpm3", "gpt-oss", "bloom", "mamba",
             "mamba2", "jamba", "granitehybrid", "lfm2", "rwkv6", "rwkv7", "qwen35",
             "kimi-linear")  # fmt: skip
@@ -273,15 +265,9 @@ FAMILIES = ("llama-arrays", "gemma3", "deepseek2", "glm-dsa", "minicpm3", "gpt-o
 
 @pytest.mark.parametrize(("name", "kv_type"), pairs(FAMILIES, sorted(KV_TYPES)))
 def test_every_kind_of_state(name: str, kv_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Numbers())
-    made = []
-    for page_size, chunk, speculate in ((16, 512, "lookup"), (4, 3, None)):
-        engine = InferenceEngine(
-            EngineConfig(page_size=page_size, prefill_chunk_size=chunk, kv_type=kv_type, speculate=speculate)
-        )
-        engine.load_model_from_bytes({**MODELS, **VARIANTS}[name].file())
-        made.append(engine)
-    here, there = made
+    new = functools.partial(zoo_engine, monkeypatch, name, kv_type=kv_type)
+    here = new(page_size=16, prefill_chunk_size=512, speculate="lookup")
+    there = new(page_size=4, prefill_chunk_size=3)
     prompt = [5, 9, 7, 7, 2, 8, 1, 4, 6, 9, 9, 5, 9, 7, 7, 2, 8]
     for seed in (1, 2):
         options = {"seed": seed, "temperature": 0.6, "max_tokens": 24, "ignore_eos": True}

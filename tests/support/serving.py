@@ -13,10 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from oxillama._kernels import load
 from oxillama.base.config import EngineConfig, GenerationOptions, SchedulerConfig
 from oxillama.base.config.sampler import SamplerConfig
+from oxillama.compat.engine import InferenceEngine as CompatEngine
+from oxillama.engine import loading
 from oxillama.engine.cache.kv_pool import cache_pool
 from oxillama.engine.cache.prefix import PrefixKvCache
 from oxillama.engine.engine import InferenceEngine
@@ -268,6 +271,16 @@ class AsManyAsMayBe(Speculator):
 
     def _lengths(self, n_rows: int, asking: list[tuple[TextRequest, Speculation]]) -> list[int]:
         return [room(request, speculation.most) for request, speculation in asking]
+
+
+def zoo_engine(monkeypatch: pytest.MonkeyPatch, name: str, **config: Any) -> CompatEngine:
+    """An engine over a model of the zoo, whose tokens are letters."""
+    letters = Letters()
+    letters.n_vocab = zoo.VOCAB
+    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: letters)
+    engine = CompatEngine(EngineConfig(**config))
+    engine.load_model_from_bytes((zoo.MODELS | zoo.VARIANTS)[name].file())
+    return engine
 
 
 def use_drafter(model: LoadedModel, drafter: Drafter) -> None:

@@ -21,16 +21,16 @@ from hypothesis import given, settings, strategies as st
 from oxillama import ConfigError, EngineConfig, OxiLlamaError, demo
 from oxillama.base.formats import KV_TYPES
 from oxillama.compat.engine import InferenceEngine
-from oxillama.engine import loading
 from oxillama.engine.features.disk_prefixes import store as disk_prefixes
 from oxillama.engine.features.disk_prefixes.folder import BLOCK, KV, STATE, BlockFolder
-from tests.sessions.test_snapshots import FAMILIES, Numbers
+from tests.sessions.test_snapshots import FAMILIES
 from tests.support.adapters import adapter_file
 from tests.support.faults import OTHERS, every_fault
 from tests.support.kernels import PRESENT, same_bits
+from tests.support.serving import zoo_engine
 from tests.support.spread import slow
 from tests.support.waiting import stopped, until
-from tests.support.zoo import MODELS, VARIANTS, VOCAB
+from tests.support.zoo import VOCAB
 
 SYSTEM = [3 + i * 7 % 200 for i in range(4 * BLOCK + 20)]
 """A beginning that prompts share: four blocks and some tokens."""
@@ -135,7 +135,6 @@ def test_any_process_reads_what_any_has_written(
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_kind_of_state(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Numbers())
     prompt = [1 + i * 5 % (VOCAB - 2) for i in range(3 * BLOCK + 9)]
     options = {"ignore_eos": True}
     found = []
@@ -145,12 +144,8 @@ def test_every_kind_of_state(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path, 4, 50),
         (tmp_path, 128, 512),
     ):
-        engine = InferenceEngine(
-            EngineConfig(
-                prefix_cache_dir=folder, page_size=page_size, prefill_chunk_size=chunk, context_size=256
-            )
-        )
-        engine.load_model_from_bytes({**MODELS, **VARIANTS}[name].file())
+        sizes = {"page_size": page_size, "prefill_chunk_size": chunk, "context_size": 256}
+        engine = zoo_engine(monkeypatch, name, prefix_cache_dir=folder, **sizes)
         found.append(answer(engine, prompt, **options))
         recurrent = engine.model.pool.recurrent_states is not None
         read = engine.metrics.snapshot().disk_prompt_tokens
@@ -182,15 +177,11 @@ def test_blocks_are_whole_though_windows_pass_them(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block is written when it ends; what the windows have passed of it until then is kept."""
-    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Numbers())
     prompt = [1 + i * 5 % (VOCAB - 2) for i in range(3 * BLOCK + 9)]
     found = []
     for chunk in (20, 512):
-        config = EngineConfig(
-            prefix_cache_dir=tmp_path, page_size=4, prefill_chunk_size=chunk, context_size=256
-        )
-        engine = InferenceEngine(config)
-        engine.load_model_from_bytes({**MODELS, **VARIANTS}[name].file())
+        sizes = {"page_size": 4, "prefill_chunk_size": chunk, "context_size": 256}
+        engine = zoo_engine(monkeypatch, name, prefix_cache_dir=tmp_path, **sizes)
         found.append(answer(engine, prompt, ignore_eos=True))
         read = engine.metrics.snapshot().disk_prompt_tokens
         assert read == (3 * BLOCK if len(found) > 1 else 0)
