@@ -237,31 +237,6 @@ def test_the_same_prompt_again_runs_one_token_and_gets_the_same_bits(page_size: 
     serving.check_empty()
 
 
-def test_the_next_turn_of_a_chat_runs_what_is_new_only() -> None:
-    serving = Serving()
-    history, n_run = tokens_of(50, 40), 0
-    for turn in range(4):
-        before = serving.prefix.hit_tokens
-        request = serving.submit(history, max_tokens=7)
-        serving.run(request)
-        check_as_alone(serving, request, 7)
-        assert serving.prefix.hit_tokens - before == n_run
-        n_run = len(history) + len(request.tokens) - 1  # the last token was never run
-        history = history + request.tokens + tokens_of(9, 40, seed=turn)
-    serving.check_empty()
-
-
-def test_requests_that_come_together_run_their_common_prefix_once() -> None:
-    serving = Serving(chunk=512)
-    common = tokens_of(64, 40)
-    requests = [serving.submit(common + tokens_of(5, 40, seed=i + 1), max_tokens=3) for i in range(6)]
-    serving.run(*requests)
-    assert serving.prefix.hit_tokens == 5 * 64
-    for request in requests:
-        check_as_alone(serving, request, 3)
-    serving.check_empty()
-
-
 def test_who_has_run_the_same_goes_on_with_the_pages_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     serving = Serving(chunk=512)
     serving.run(*(serving.submit(tokens_of(70, 40, seed=i), max_tokens=2) for i in range(2, 6)))

@@ -259,7 +259,7 @@ def test_a_common_beginning_is_run_once(name: str, page_size: int) -> None:
     serving.check_empty()
 
 
-@pytest.mark.parametrize("name", ["mamba2", "jamba", "lfm2", "rwkv7"])
+@pytest.mark.parametrize("name", ["llama", "mamba2", "jamba", "lfm2", "rwkv7"])
 def test_the_next_turn_of_a_chat_runs_what_is_new_only(name: str) -> None:
     serving, n_vocab = Serving(name, spacing=64), n_vocab_of(name)
     history, n_run = tokens_of(50, n_vocab), 0
@@ -284,9 +284,9 @@ def test_the_third_prompt_finds_where_the_second_turned_off() -> None:
     serving.check_empty()
 
 
-@pytest.mark.parametrize("chunk", [20, 512])
-def test_requests_that_come_together_run_their_common_prefix_once(chunk: int) -> None:
-    serving, n_vocab = Serving("mamba", chunk=chunk), n_vocab_of("mamba")
+@pytest.mark.parametrize(("name", "chunk"), [("llama", 512), ("mamba", 20), ("mamba", 512)])
+def test_requests_that_come_together_run_their_common_prefix_once(name: str, chunk: int) -> None:
+    serving, n_vocab = Serving(name, chunk=chunk), n_vocab_of(name)
     common = tokens_of(64, n_vocab)
     requests = [serving.submit(common + tokens_of(5, n_vocab, seed=i + 1), max_tokens=3) for i in range(6)]
     serving.run(*requests)
