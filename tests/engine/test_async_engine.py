@@ -7,7 +7,7 @@ import gc
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,7 +27,7 @@ from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.sampling.sampler import Sampler
 from tests.support.interpreter import FREE_THREADED
-from tests.support.waiting import idle, stopped, until
+from tests.support.waiting import check_all_free, run, stopped, until
 
 GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox", "One day", "A boat"]
@@ -46,15 +46,7 @@ def everything_comes_back(engine: InferenceEngine) -> Iterator[None]:
     if FREE_THREADED:
         gc.collect()
     until(lambda: not [t for t in threading.enumerate() if t.name == "oxillama" and t not in before])
-    idle(engine)
-    engine.model.check_integrity()
-    engine.model.call(engine.model.prefix_cache.clear)
-    assert engine.model.runner.pool.n_used == 0
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """A coroutine, in a minute or not at all."""
-    asyncio.run(asyncio.wait_for(main(), 60))
+    check_all_free(engine)
 
 
 def test_many_requests_share_batches_and_each_gets_its_own_text(engine: InferenceEngine) -> None:

@@ -21,7 +21,7 @@ from oxillama import (
 )
 from oxillama.compat.engine import InferenceEngine
 from tests.support.kernels import same_bits
-from tests.support.waiting import idle, stopped, until
+from tests.support.waiting import check_all_free, stopped, until
 
 GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]
@@ -36,10 +36,7 @@ def engine() -> InferenceEngine:
 def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
     yield
     engine.reset()
-    idle(engine)
-    engine.model.check_integrity()
-    engine.model.call(engine.model.prefix_cache.clear)
-    assert engine.model.runner.pool.n_used == 0
+    check_all_free(engine)
 
 
 def test_a_batch_gives_the_texts_of_its_prompts_alone(engine: InferenceEngine) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,7 +27,7 @@ from tests.speculation.test_speculation import OPTIONS
 from tests.support.random_use import new_engine
 from tests.support.serving import AsManyAsMayBe, use_drafter
 from tests.support.tiny_file import write_tiny_model
-from tests.support.waiting import idle, stopped, until
+from tests.support.waiting import check_all_free, idle, run, stopped, until
 
 PROMPT = demo.PROMPTS[0]
 GREEDY = SamplerConfig.greedy()
@@ -51,21 +51,13 @@ def nothing_is_left(target: InferenceEngine, draft: InferenceEngine) -> Iterator
     until(lambda: not [t for t in threading.enumerate() if t.name == "oxillama drafter"])
     for engine in (target, draft):
         if engine.model.thread.is_open:
-            idle(engine)
-            engine.model.check_integrity()
-            engine.model.call(engine.model.prefix_cache.clear)
-            assert engine.model.pool.n_used == 0
+            check_all_free(engine)
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The target waits for its drafts as long as it takes."""
     monkeypatch.setattr(run_ahead, "SHARE", 1e9)
-
-
-def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """A coroutine, in a minute or not at all."""
-    return asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def decoder(draft: InferenceEngine | None, target: InferenceEngine, **config: Any) -> SpeculativeDecoder:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from oxillama import InferenceEngine
 
@@ -23,6 +25,19 @@ def idle(engine: InferenceEngine) -> None:
     """Waits until an engine has nothing to run, and its last step is over: what was cancelled is gone."""
     scheduler = engine.model.scheduler
     until(lambda: engine.model.call(lambda: not scheduler.running and not scheduler.waiting))
+
+
+def check_all_free(engine: InferenceEngine) -> None:
+    """Waits as `idle`; nothing but the prefix cache holds a page then, and no page is counted wrongly."""
+    idle(engine)
+    engine.model.check_integrity()
+    engine.model.call(engine.model.prefix_cache.clear)
+    assert engine.model.pool.n_used == 0
+
+
+def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Runs a coroutine, in a minute or not at all."""
+    return asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def asleep(pid: int, seconds: float = 60) -> None:

@@ -23,6 +23,7 @@ from oxillama import (
 )
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.features.beam_search import EngineBeams, beam_generate, likeliest
+from tests.support.waiting import run
 
 PROMPT = "Once upon a time"
 
@@ -284,7 +285,7 @@ def test_searches_in_asyncio(engine: InferenceEngine, monkeypatch: pytest.Monkey
         await finishing.aclose(finish=True)
         assert await whole == expected
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    run(main)
 
 
 @pytest.mark.parametrize("n", [1, 3, 40])

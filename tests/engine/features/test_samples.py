@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ from oxillama.engine.sequence import SeqState
 from tests.support.serving import ENDS, NAMES, Recorded, Serving, check_as_alone, n_vocab_of
 from tests.support.spread import pairs
 from tests.support.tiny_models import tokens_of
-from tests.support.waiting import idle, stopped
+from tests.support.waiting import check_all_free, idle, run, stopped
 from tests.support.zoo import RECURRENT
 
 PROMPT = "Once upon a time there was a little fox who lived by the sea"
@@ -47,14 +47,7 @@ def engine() -> InferenceEngine:
 @pytest.fixture(autouse=True)
 def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
     yield
-    idle(engine)
-    engine.model.check_integrity()
-    assert engine.model.pool.n_used == 0
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """A coroutine, in a minute or not at all."""
-    asyncio.run(asyncio.wait_for(main(), 60))
+    check_all_free(engine)
 
 
 # --- what is shared -------------------------------------------------------------------------------------
