@@ -21,7 +21,7 @@ from oxillama import (
 )
 from oxillama.compat.engine import InferenceEngine
 from tests.support.kernels import same_bits
-from tests.support.waiting import check_all_free, stopped, until
+from tests.support.waiting import check_all_free, idle, stopped, until
 
 GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]

@@ -35,6 +35,7 @@ from oxillama.engine.features import packed_files as packing
 from oxillama.gguf import fingerprint, known_hashes, writer
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models.weights import packed_file, packed_store, packer
+from tests.engine.test_changed_file import overwrite
 from tests.support.adapters import adapter_of
 from tests.support.paths import ROOT
 from tests.support.tiny_file import write_tiny_model
@@ -406,11 +407,6 @@ def test_a_folder_that_cannot_be_written_to(path: Path) -> None:
 
 def cut(path: Path) -> None:
     os.truncate(path, 5000)
-
-
-def overwrite(path: Path) -> None:
-    path.write_bytes(np.random.default_rng(1).bytes(path.stat().st_size))
-    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))  # the clock of times may be coarse
 
 
 CHANGES = [cut, overwrite]
