@@ -80,8 +80,7 @@ def test_streams_run_in_every_step_of_a_long_prompt() -> None:
     assert all(b.n_decode == 1 and b.n_decode + b.n_prefill <= 17 for b in seen)
     assert len(seen) == math.ceil(150 / 16)
     serving.run(stream, long)
-    for request, most in ((stream, LONG), (long, 2)):
-        check_as_alone(serving, request, most)
+    check_as_alone(serving, stream, long)
 
 
 def test_a_chunk_beside_streams_takes_no_longer_than_they_may_wait() -> None:
@@ -214,8 +213,7 @@ def test_the_higher_priority_takes_pages_from_the_lower() -> None:
     serving.run(high)
     assert low.finish_reason is None
     serving.run(low)
-    check_as_alone(serving, low, 20)
-    check_as_alone(serving, high, 3)
+    check_as_alone(serving, low, high)
     serving.check_empty()
 
 
@@ -236,8 +234,7 @@ def test_what_waits_with_pages_of_a_session_gives_way(runs: bool) -> None:
     assert urgent in serving.scheduler.running
     serving.run(*first, waits, urgent)
     assert serving.scheduler.queues.preemptions == 0
-    for request, n in ((waits, 6), (urgent, 6), *((request, 20) for request in first)):
-        check_as_alone(serving, request, n)
+    check_as_alone(serving, *first, waits, urgent)
     serving.check_empty()
 
 
@@ -247,9 +244,8 @@ def test_when_pages_run_out_the_latest_gives_way_and_goes_on_later(cached_pages:
     requests = [serving.submit(prompt(30, seed=i), max_tokens=40) for i in range(3)]
     serving.run(*requests)
     assert serving.scheduler.queues.preemptions > 0
-    for request in requests:
-        assert request.finish_reason in ("length", "stop")
-        check_as_alone(serving, request, 40)
+    assert {request.finish_reason for request in requests} <= {"length", "stop"}
+    check_as_alone(serving, *requests)
     serving.check_empty()
 
 
@@ -264,7 +260,7 @@ def test_a_reader_that_pauses_is_the_first_to_give_way() -> None:
     assert paused.sequence.state is SeqState.PREEMPTED
     paused.window = math.inf
     serving.run(paused)
-    check_as_alone(serving, paused, LONG)
+    check_as_alone(serving, paused)
     serving.check_empty()
 
 
@@ -284,8 +280,7 @@ def test_a_tenant_waits_a_step_however_many_of_another_go_on_after_a_pause() -> 
     assert other.finish_reason is not None
     assert sum(request in serving.scheduler.running for request in paused) == 1
     serving.run(*paused)
-    for request in paused:
-        check_as_alone(serving, request, LONG)
+    check_as_alone(serving, *paused)
 
 
 def test_a_stream_that_grows_takes_from_one_that_pauses_not_from_a_later_one() -> None:
@@ -398,7 +393,7 @@ def test_a_preempted_request_is_counted_once_and_its_work_is_kept() -> None:
     assert serving.prefix.looked_up_tokens == 80
     assert low.n_cached == 0
     assert sum(batch.n_prefill for batch in seen) <= 40 + 2  # of the high one, and the last ones again
-    check_as_alone(serving, low, 30)
+    check_as_alone(serving, low)
 
 
 def test_the_same_prompt_under_another_key_is_not_waited_for() -> None:
@@ -441,7 +436,7 @@ def test_a_request_that_can_never_fit_fails_alone() -> None:
     assert big.finish_reason == "error"
     assert isinstance(big.error, KvCacheFullError)
     assert "7 pages of 16 tokens needed, 3 available" in str(big.error)
-    check_as_alone(serving, small, 3)
+    check_as_alone(serving, small)
     grows = serving.submit(prompt(40), max_tokens=LONG)
     serving.run(grows)
     assert isinstance(grows.error, KvCacheFullError)
@@ -511,7 +506,7 @@ def test_deadlines() -> None:
     serving.run(waits)
     assert waits.finish_reason == "timeout"
     serving.run(runs)
-    check_as_alone(serving, runs, 8)
+    check_as_alone(serving, runs)
 
 
 def test_the_next_deadline_is_that_of_any_request() -> None:
@@ -588,8 +583,7 @@ def test_more_prompts_than_may_run_take_turns() -> None:
     requests = [serving.submit(prompt(10, seed=i), max_tokens=4) for i in range(5)]
     while serving.step():
         assert len(serving.scheduler.running) <= 2
-    for request in requests:
-        check_as_alone(serving, request, 4)
+    check_as_alone(serving, *requests)
 
 
 def test_a_request_without_anything_to_do_ends_at_once() -> None:
@@ -620,7 +614,7 @@ def test_what_the_model_raises_ends_the_request_that_is_at_fault(
     serving.run(good, bad)
     assert isinstance(bad.error, MemoryError)
     assert good.error is None
-    check_as_alone(serving, good, 6)
+    check_as_alone(serving, good)
     serving.check_empty()
 
 
@@ -638,7 +632,7 @@ def test_logits_that_are_not_numbers_end_their_request_alone(monkeypatch: pytest
     monkeypatch.setattr(serving.runner, "complete", complete)
     serving.run(good, bad)
     assert isinstance(bad.error, SamplingError)
-    check_as_alone(serving, good, 6)
+    check_as_alone(serving, good)
 
 
 def test_a_pass_that_is_run_again_gives_the_rows_of_that_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -690,8 +684,7 @@ def test_an_interrupted_step_leaves_the_others_as_they_were(
             patch.setattr(ScheduledBatch, "add", interrupted)
         serving.loop.step()
     serving.run(*requests)
-    for request in requests:
-        check_as_alone(serving, request, 6)
+    check_as_alone(serving, *requests)
     serving.check_empty()
 
 
@@ -709,6 +702,5 @@ def test_what_a_sampler_raises_ends_its_request_alone(monkeypatch: pytest.Monkey
     assert requests[1].finish_reason == "error"
     assert isinstance(requests[1].error, RequestFailed)
     assert isinstance(requests[1].error.__cause__, SystemExit)
-    for request in requests:
-        check_as_alone(serving, request, 6)
+    check_as_alone(serving, *requests)
     serving.check_empty()

@@ -30,7 +30,7 @@ from oxillama.speculation.speculator import features_of
 from tests.models.test_decoder import divergence
 from tests.support.draft_pairs import Drafter, Stated
 from tests.support.kernels import same_bits
-from tests.support.noted_drafts import N_TOKENS, Noted, check_drafts, greedy_draft, submit
+from tests.support.noted_drafts import Noted, check_drafts, greedy_draft, submit
 from tests.support.paths import SHARED
 from tests.support.serving import (
     ENDS,
@@ -339,8 +339,7 @@ def test_sampled_texts_and_other_rules(name: str) -> None:
         prompts = [tokens_of(36, n_vocab, seed=seed), tokens_of(50, n_vocab, seed=seed + 5), [seed, 5, 6]]
         requests = [submit(serving, drafter, prompt, sampler=SEEDED) for prompt in prompts]
         serving.run(*requests)
-        for request in requests:
-            check_as_alone(serving, request, N_TOKENS)
+        check_as_alone(serving, *requests)
     assert any(found for _, found in drafter.notes)
     serving.check_empty()
 

@@ -221,7 +221,7 @@ def test_a_text_behind_known_pages_drafts_too() -> None:
     drafter.notes.clear()
     second = submit(serving, drafter, prompt)
     serving.run(second)
-    check_as_alone(serving, second, 24)
+    check_as_alone(serving, second)
     assert any(found for _, found in drafter.notes)
 
 

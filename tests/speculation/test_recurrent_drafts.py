@@ -226,7 +226,7 @@ def test_a_request_runs_each_token_of_its_text_once(
     monkeypatch.setattr(serving.runner, "complete", counted)
     request = serving.submit(tokens_of(20, n_vocab_of(name)), max_tokens=24, drafts=5, right=right)
     serving.run(request)
-    check_as_alone(serving, request, 24)
+    check_as_alone(serving, request)
     assert request.speculation is not None
     stats = request.speculation.stats
     assert stats.drafted > 0
@@ -310,7 +310,7 @@ def test_a_text_that_fits_without_records_fits() -> None:
             break
     states.release(taken)
     assert (request.finish_reason, len(request.tokens)) == ("length", 20)
-    check_as_alone(serving, request, 20)
+    check_as_alone(serving, request)
     assert request.speculation is not None
     assert request.speculation.stats.accepted > 0
     serving.check_empty()

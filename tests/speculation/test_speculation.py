@@ -194,7 +194,7 @@ def test_rejected_drafts_leave_nothing_behind(name: str) -> None:
     serving = Serving(name)
     request = serving.submit(tokens_of(20, n_vocab_of(name)), max_tokens=24, drafts=5, right=0.5)
     serving.run(request)
-    check_as_alone(serving, request, 24)
+    check_as_alone(serving, request)
     assert request.speculation is not None
     assert isinstance(request.speculation.drafter, Guesses)
     assert request.speculation.drafter.n_forgotten == 1
@@ -231,8 +231,7 @@ def test_drafts_give_way_where_pages_are_short(monkeypatch: pytest.MonkeyPatch) 
     serving.run(short, long)
     assert max(used) == 36
     assert serving.scheduler.queues.preemptions == 0
-    check_as_alone(serving, short, 6)
-    check_as_alone(serving, long, 20)
+    check_as_alone(serving, short, long)
 
 
 class Even(RowCosts):
@@ -257,7 +256,7 @@ def test_where_drafts_do_not_pay_the_drafter_is_hardly_asked() -> None:
     serving.loop.use_drafter(Speculator(Slow()))
     request = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=150, drafts=4, right=1.0)
     serving.run(request)
-    check_as_alone(serving, request, 150)
+    check_as_alone(serving, request)
     assert request.speculation is not None
     stats = request.speculation.stats
     assert 1 <= stats.passes <= 2  # two until it is known what a pass takes
@@ -276,7 +275,7 @@ def test_now_and_then_a_step_goes_without_drafts_to_be_compared() -> None:
     serving.loop.use_drafter(Speculator(Fast()))
     request = serving.submit(tokens_of(20, n_vocab_of("llama")), max_tokens=150, drafts=2, right=1.0)
     n_steps = serving.run(request)
-    check_as_alone(serving, request, 150)
+    check_as_alone(serving, request)
     stats = request.speculation.stats  # type: ignore[union-attr]
     n_plain = n_steps - 1 - stats.passes
     assert stats.passes // IN_A_ROW <= n_plain <= COMPARED * (stats.passes // IN_A_ROW) + 2
@@ -416,7 +415,7 @@ def test_a_pass_that_is_given_up_forgets_the_drafts(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(serving.runner, "complete", unsteady)
     serving.run(request)
-    check_as_alone(serving, request, 20)
+    check_as_alone(serving, request)
 
 
 def test_a_failing_pass_with_drafts_is_run_again_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,8 +431,7 @@ def test_a_failing_pass_with_drafts_is_run_again_without(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(serving.runner, "complete", fails_together)
     serving.run(*requests)
-    for request in requests:
-        check_as_alone(serving, request, 20)
+    check_as_alone(serving, *requests)
 
 
 def test_common_length() -> None:

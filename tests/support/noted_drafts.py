@@ -75,8 +75,7 @@ def check_drafts(serving: Serving, drafter: Noted, n: int) -> None:
     prompts = [tokens_of(40, n_vocab), tokens_of(n, n_vocab, seed=2), [5]]
     requests = [submit(serving, drafter, prompt, key=bytes([i])) for i, prompt in enumerate(prompts)]
     serving.run(*requests)
-    for request in requests:
-        check_as_alone(serving, request, N_TOKENS)
+    check_as_alone(serving, *requests)
     assert len(drafter.notes) > 20
     assert any(len(found) > 1 for _, found in drafter.notes)
     for text, found in drafter.notes:

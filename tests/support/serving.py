@@ -498,15 +498,17 @@ def alone(
     return Alone(tokens, chosen, np.array(rows), text)
 
 
-def check_as_alone(serving: Serving, request: Recorded, max_tokens: int) -> None:
-    """A request's tokens and logits, as far as they go, are those it gives alone, bit for bit."""
-    prompt, config = tuple(request.prompt), request.sampler.config
-    expected = alone(serving.name, serving.kv_type, prompt, max_tokens, config, *request.adapters)
-    n = len(request.tokens)
-    assert request.tokens == expected.tokens[:n]
-    assert len(request.logits) == sum(expected.chosen[:n])
-    for mine, other in zip(request.logits, expected.logits):
-        assert same_bits(mine, other)
-    if request.finish_reason in ("stop", "length"):
-        assert n == len(expected.tokens)
-        assert "".join(request.pieces) == expected.text
+def check_as_alone(serving: Serving, *requests: Recorded) -> None:
+    """The tokens and logits of requests, as far as they go, are those they give alone, bit for bit."""
+    for request in requests:
+        prompt, config, most = tuple(request.prompt), request.sampler.config, request.options.max_tokens
+        assert most is not None
+        expected = alone(serving.name, serving.kv_type, prompt, most, config, *request.adapters)
+        n = len(request.tokens)
+        assert request.tokens == expected.tokens[:n]
+        assert len(request.logits) == sum(expected.chosen[:n])
+        for mine, other in zip(request.logits, expected.logits):
+            assert same_bits(mine, other)
+        if request.finish_reason in ("stop", "length"):
+            assert n == len(expected.tokens)
+            assert "".join(request.pieces) == expected.text

@@ -233,7 +233,7 @@ def test_the_same_prompt_again_runs_one_token_and_gets_the_same_bits(page_size: 
         if again:
             assert serving.prefix.hit_tokens == n_prompt - 1
         serving.run(request)
-        check_as_alone(serving, request, 6)
+        check_as_alone(serving, request)
     serving.check_empty()
 
 
@@ -247,8 +247,7 @@ def test_who_has_run_the_same_goes_on_with_the_pages_that_are_kept(monkeypatch: 
     assert references[0].sequence.pages[0][:2] == references[1].sequence.pages[0][:2]
     other = serving.submit(tokens_of(60, 40, seed=1), max_tokens=6)  # gets the pages that were given up
     serving.run(*references, other)
-    for request in (*references, other):
-        check_as_alone(serving, request, 6)
+    check_as_alone(serving, *references, other)
     serving.check_empty()
 
 
@@ -271,7 +270,7 @@ def test_a_prompt_that_fits_only_without_the_copy_of_a_cached_page_still_runs() 
         serving.run(request)
         assert request.sequence.state is SeqState.FINISHED
         assert request.error is None
-        check_as_alone(serving, request, 1)
+        check_as_alone(serving, request)
     serving.check_empty()
 
 

@@ -253,7 +253,7 @@ def test_a_common_beginning_is_run_once(name: str, page_size: int) -> None:
     for i in range(3):
         request = serving.submit(common + tokens_of(5, n_vocab, seed=i + 1), max_tokens=5)
         serving.run(request)
-        check_as_alone(serving, request, 5)
+        check_as_alone(serving, request)
         assert request.n_cached == (64 if i else 0)
     assert (serving.prefix.hits, serving.prefix.hit_tokens) == (2, 128)
     serving.check_empty()
@@ -266,7 +266,7 @@ def test_the_next_turn_of_a_chat_runs_what_is_new_only(name: str) -> None:
     for turn in range(4):
         request = serving.submit(history, max_tokens=7)
         serving.run(request)
-        check_as_alone(serving, request, 7)
+        check_as_alone(serving, request)
         assert request.n_cached == n_run
         n_run = len(history) + len(request.tokens) - 1  # the last token was never run
         history = history + request.tokens + tokens_of(9, n_vocab, seed=turn)
@@ -279,7 +279,7 @@ def test_the_third_prompt_finds_where_the_second_turned_off() -> None:
     for known in (0, 0, 80):
         request = serving.submit(common + tokens_of(60, n_vocab, seed=known + serving.prefix.n_pages))
         serving.run(request)
-        check_as_alone(serving, request, 8)
+        check_as_alone(serving, request)
         assert request.n_cached == known
     serving.check_empty()
 
@@ -291,8 +291,7 @@ def test_requests_that_come_together_run_their_common_prefix_once(name: str, chu
     requests = [serving.submit(common + tokens_of(5, n_vocab, seed=i + 1), max_tokens=3) for i in range(6)]
     serving.run(*requests)
     assert serving.prefix.hit_tokens == 5 * 64
-    for request in requests:
-        check_as_alone(serving, request, 3)
+    check_as_alone(serving, *requests)
     serving.check_empty()
 
 
@@ -308,9 +307,8 @@ def test_states_are_within_the_limit_and_nobody_comes_in_to_go_again(cached_stat
         most = max(most, len(serving.scheduler.running))
     assert most == 4  # a prompt has two states where others can take one over, a stream has one
     assert serving.scheduler.queues.preemptions == 0
-    for request in requests:
-        check_as_alone(serving, request, 12)
-        assert request.finish_reason in ("length", "stop")
+    check_as_alone(serving, *requests)
+    assert {request.finish_reason for request in requests} <= {"length", "stop"}
     serving.check_empty()
 
 
@@ -324,8 +322,7 @@ def test_a_higher_priority_takes_the_state_of_a_lower() -> None:
     assert low.sequence.state is SeqState.PREEMPTED
     assert not low.sequence.kv.slots
     serving.run(high, low)
-    for request, most in ((low, 20), (high, 3)):
-        check_as_alone(serving, request, most)
+    check_as_alone(serving, low, high)
     serving.check_empty()
 
 
@@ -343,7 +340,7 @@ def test_a_request_without_room_for_its_states_is_told_so() -> None:
     own.release()
     again = serving.submit(tokens_of(40, n_vocab), max_tokens=3)
     serving.run(again)
-    check_as_alone(serving, again, 3)
+    check_as_alone(serving, again)
     with pytest.raises(ConfigError, match=r"kv_memory_limit: expected at least \d+ bytes, for two"):
         Serving("mamba", max_pages=0, states=2)
     serving.check_empty()
@@ -405,7 +402,7 @@ def test_a_state_that_was_not_committed_is_not_kept(monkeypatch: pytest.MonkeyPa
     serving.cancel(request)
     again = serving.submit(prompt)
     serving.run(again)
-    check_as_alone(serving, again, 8)
+    check_as_alone(serving, again)
     serving.check_empty()
 
 
@@ -484,5 +481,5 @@ def test_a_step_that_is_interrupted_is_run_again(name: str, monkeypatch: pytest.
         serving.step()
         steps += 1
     assert steps <= 12  # lost states are made up for in chunks, not token by token
-    check_as_alone(serving, request, 12)
+    check_as_alone(serving, request)
     serving.check_empty()
