@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState, Sequence
 from oxillama.errors import KvCacheFullError, QueueFull, RequestFailed, SamplingError
 from tests.support.kernels import same_bits
-from tests.support.serving import Letters, Serving, check_as_alone, n_vocab_of
+from tests.support.serving import Letters, Recorded, Serving, check_as_alone, n_vocab_of
 from tests.support.tiny_models import tokens_of
 
 LONG = 60
@@ -322,20 +323,11 @@ def test_hidden_states_of_a_request_that_is_preempted_come_once(name: str, steps
     assert same_bits(states(True), expected)
 
 
-def test_nobody_is_admitted_to_pages_that_others_will_need() -> None:
-    serving = Serving(max_pages=8, chunk=16, cached_pages=0)
-    first = serving.submit(prompt(100), max_tokens=3)
-    serving.step()
-    second = serving.submit(prompt(30, seed=1), max_tokens=3)
-    serving.step()
-    assert second.sequence.state is SeqState.WAITING
-    serving.run(first, second)
-    assert serving.scheduler.queues.preemptions == 0
-
-
-def test_a_stream_that_goes_on_has_a_page_promised() -> None:
-    serving = Serving(max_pages=4, cached_pages=0)
-    first = serving.submit(prompt(30), max_tokens=20)
+@pytest.mark.parametrize(("pages", "n_prompt", "n_text"), [(8, 100, 3), (4, 30, 20)])
+def test_nobody_is_admitted_to_pages_that_others_will_need(pages: int, n_prompt: int, n_text: int) -> None:
+    """For the rest of a prompt, or for the next page of a stream."""
+    serving = Serving(max_pages=pages, chunk=16 if n_prompt > 64 else 64, cached_pages=0)
+    first = serving.submit(prompt(n_prompt), max_tokens=n_text)
     serving.step()
     second = serving.submit(prompt(30, seed=1), max_tokens=3)
     serving.step()
@@ -594,6 +586,24 @@ def test_a_request_without_anything_to_do_ends_at_once() -> None:
     assert serving.prefix.misses == 0
 
 
+def spoil(
+    monkeypatch: pytest.MonkeyPatch, serving: Serving, bad: Recorded, change: Callable[[Any], np.ndarray]
+) -> None:
+    """Has passes give what ``change`` makes of the rows of one request, or raise what it raises."""
+    real = serving.runner.complete
+
+    def complete(in_flight: InFlight, *args: Any) -> list[np.ndarray | None]:
+        found = zip(in_flight.sequences, real(in_flight, *args))
+        rows = [(sequence is bad.sequence, None if row is None else row.copy()) for sequence, row in found]
+        return [change(row) if is_bad and row is not None else row for is_bad, row in rows]
+
+    monkeypatch.setattr(serving.runner, "complete", complete)
+
+
+def lack_memory(row: np.ndarray) -> np.ndarray:
+    raise MemoryError("too much")
+
+
 @pytest.mark.parametrize("name", ["llama", "jamba"])
 def test_what_the_model_raises_ends_the_request_that_is_at_fault(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -602,15 +612,7 @@ def test_what_the_model_raises_ends_the_request_that_is_at_fault(
     good, bad = (serving.submit(tokens_of(10, n_vocab_of(name), seed=i), max_tokens=6) for i in range(2))
     serving.step()
     serving.step()
-    real = serving.runner.complete
-
-    def complete(in_flight: InFlight, *args: Any) -> list[np.ndarray | None]:
-        sequences, rows = in_flight.sequences, real(in_flight, *args)
-        if bad.sequence in sequences:
-            raise MemoryError("too much")
-        return rows
-
-    monkeypatch.setattr(serving.runner, "complete", complete)
+    spoil(monkeypatch, serving, bad, lack_memory)
     serving.run(good, bad)
     assert isinstance(bad.error, MemoryError)
     assert good.error is None
@@ -621,15 +623,7 @@ def test_what_the_model_raises_ends_the_request_that_is_at_fault(
 def test_logits_that_are_not_numbers_end_their_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     serving = Serving()
     good, bad = (serving.submit(prompt(10, seed=i), max_tokens=6) for i in range(2))
-    real = serving.runner.complete
-
-    def complete(in_flight: InFlight, *args: Any) -> list[np.ndarray | None]:
-        sequences, rows = in_flight.sequences, real(in_flight, *args)
-        if bad.sequence in sequences and rows[sequences.index(bad.sequence)] is not None:
-            rows[sequences.index(bad.sequence)] = np.full((1, n_vocab_of("llama")), np.nan, np.float32)
-        return rows
-
-    monkeypatch.setattr(serving.runner, "complete", complete)
+    spoil(monkeypatch, serving, bad, lambda row: np.full_like(row, np.nan))
     serving.run(good, bad)
     assert isinstance(bad.error, SamplingError)
     check_as_alone(serving, good)
@@ -649,15 +643,7 @@ def test_a_pass_that_is_run_again_gives_the_rows_of_that_pass(monkeypatch: pytes
     serving.scheduler.budget.row_seconds = 1e-9  # a chunk is full but for the stream's row
     serving.step()
     assert wanted.sequence.cached_len == 19
-    real = serving.runner.complete
-
-    def complete(in_flight: InFlight, *args: Any) -> list[np.ndarray | None]:
-        sequences, rows = in_flight.sequences, real(in_flight, *args)
-        if bad.sequence in sequences:
-            raise MemoryError("too much")
-        return [None if row is None else row.copy() for row in rows]
-
-    monkeypatch.setattr(serving.runner, "complete", complete)
+    spoil(monkeypatch, serving, bad, lack_memory)
     while wanted.finish_reason is None:
         serving.step()
     assert isinstance(bad.error, MemoryError)
