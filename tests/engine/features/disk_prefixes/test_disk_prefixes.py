@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -413,12 +414,16 @@ def test_requests_that_begin_alike_read_once(tmp_path: Path) -> None:
         engine.model.check_integrity()
 
 
-def test_others_run_while_one_waits_for_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Blocks of a prompt are in the folder, and are read once this is set."""
     run(tmp_path, SYSTEM)
-    gate, real = threading.Event(), BlockFolder.read
-    monkeypatch.setattr(BlockFolder, "read", lambda *args: gate.wait(60) and real(*args))
+    found, real = threading.Event(), BlockFolder.read
+    monkeypatch.setattr(BlockFolder, "read", lambda *args: found.wait(60) and real(*args))
+    return found
+
+
+def test_others_run_while_one_waits_for_its_blocks(tmp_path: Path, gate: threading.Event) -> None:
     with engine_of(tmp_path) as engine:
         waits, dropped = (engine.stream([*SYSTEM, i], **OPTIONS) for i in (5, 6))
         assert answer(engine, [7, 8, 9]).tokens
@@ -432,12 +437,7 @@ def test_others_run_while_one_waits_for_its_blocks(tmp_path: Path, monkeypatch: 
         engine.model.check_integrity()
 
 
-def test_closing_ends_what_waits_for_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
-    run(tmp_path, SYSTEM)
-    gate, real = threading.Event(), BlockFolder.read
-    monkeypatch.setattr(BlockFolder, "read", lambda *args: gate.wait(60) and real(*args))
+def test_closing_ends_what_waits_for_its_blocks(tmp_path: Path, gate: threading.Event) -> None:
     engine = engine_of(tmp_path)
     waits = engine.stream(SYSTEM, **OPTIONS)
     until(lambda: engine.metrics.snapshot().waiting == 1)
@@ -449,20 +449,15 @@ def test_closing_ends_what_waits_for_its_blocks(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_reads_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
-    run(tmp_path, SYSTEM)
-    gate, real = threading.Event(), BlockFolder.read
-    with monkeypatch.context() as patched, engine_of(tmp_path) as engine:
-        patched.setattr(BlockFolder, "read", lambda *args: gate.wait(60) and real(*args))
+def test_a_forked_child_reads_and_writes(tmp_path: Path, gate: threading.Event) -> None:
+    with engine_of(tmp_path) as engine:
         waits = engine.stream(SYSTEM, **OPTIONS)
         until(lambda: engine.metrics.snapshot().waiting == 1)
         child = os.fork()
         if not child:
             code = 1
             try:
-                BlockFolder.read = real  # type: ignore[method-assign]
+                gate.set()
                 found = engine.stream(SYSTEM, **OPTIONS).result()
                 engine.stream(list(range(5, 5 + BLOCK + 1)), **OPTIONS).result()
                 engine.close()
