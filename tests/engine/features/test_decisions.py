@@ -107,15 +107,18 @@ def test_what_prompts_have_in_common_is_run_once(kind: str) -> None:
     engine.model.check_integrity()
 
 
-def test_asyncio_gets_the_same_answers() -> None:
-    engine = engine_of("openjev")
-    expected = engine.decide(STATE, QUESTIONS)
+def check_asyncio(engine: InferenceEngine, state: Any, questions: Any) -> None:
+    expected = engine.decide(state, questions)
 
     async def main() -> list[answers.Decision]:
         async with AsyncEngine(engine) as many:
-            return await asyncio.gather(*(many.decide(STATE, QUESTIONS) for _ in range(3)))
+            return await asyncio.gather(*(many.decide(state, questions) for _ in range(3)))
 
     assert [found.answers for found in asyncio.run(main())] == [expected.answers] * 3
+
+
+def test_asyncio_gets_the_same_answers() -> None:
+    check_asyncio(engine_of("openjev"), STATE, QUESTIONS)
 
 
 # --- prompts --------------------------------------------------------------------------------------------
