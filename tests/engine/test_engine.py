@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,22 +97,6 @@ def test_streams_may_alternate(engine: InferenceEngine) -> None:
         for i, stream in enumerate(streams):
             texts[i] += next(stream, "")
     assert texts == alone
-
-
-def test_threads_may_share_an_engine(engine: InferenceEngine) -> None:
-    prompts = ["One day", "The old", "In the garden", PROMPT]
-    alone = [engine.generate(p, sampler=GREEDY, max_tokens=20) for p in prompts]
-    texts: dict[int, str] = {}
-
-    def work(i: int) -> None:
-        texts[i] = "".join(engine.stream(prompts[i], sampler=GREEDY, max_tokens=20))
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(prompts))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [texts[i] for i in range(len(prompts))] == alone
 
 
 def test_max_tokens_ends_with_length(engine: InferenceEngine) -> None:

@@ -131,42 +131,6 @@ def test_salted_prompts_share_with_their_own_kind_only(engine: InferenceEngine) 
     assert known == [(0, 1), (0, 1), (1, 0), (0, 1), (1, 0)]
 
 
-def test_the_own_sequence_by_hand(engine: InferenceEngine) -> None:
-    tokens = engine.tokenize("Mia and the little fox went to the sea.")
-    whole = engine.logits(tokens)
-    assert same_bits(engine.forward_prefill(tokens[:6]), whole[5])
-    assert same_bits(engine.forward_decode(tokens[6]), whole[6])
-    engine.rewind(4)
-    assert engine.kv_cache_seq_len == 4
-    assert same_bits(engine.prefill(tokens[4:]), whole[-1])
-    for wrong in (-1, 100, True):
-        with pytest.raises(ConfigError, match="n_tokens"):
-            engine.rewind(wrong)
-
-
-def test_snapshots_of_the_own_sequence(engine: InferenceEngine) -> None:
-    tokens = engine.tokenize("Mia and the little fox went to the sea. They found a boat, and then")
-    whole = engine.logits(tokens)
-    engine.prefill(tokens[:18])
-    snapshot = engine.kv_snapshot()
-    engine.reset()
-    engine.prefill(tokens[3:9])
-    engine.kv_restore(snapshot)
-    assert same_bits(engine.prefill(tokens[18:]), whole[-1])
-    engine.kv_restore(snapshot)
-    assert engine.kv_cache_seq_len == 18
-    assert same_bits(engine.prefill(tokens[18:]), whole[-1])
-    for other in (
-        InferenceEngine.from_gguf(demo.DRAFT),
-        InferenceEngine.from_gguf(demo.STORY, compute="f32"),
-        InferenceEngine.from_gguf(demo.STORY, kv_type="f32"),
-    ):
-        other.prefill(tokens[:3])
-        with pytest.raises(ConfigError, match="snapshot"):
-            other.kv_restore(snapshot)
-        assert other.kv_cache_seq_len == 3
-
-
 def test_generations_and_the_own_sequence_take_turns(engine: InferenceEngine) -> None:
     tokens = engine.tokenize("Mia and the little fox went to the sea.")
     whole = engine.logits(tokens)
@@ -252,13 +216,6 @@ def test_a_full_queue_is_said_to_threads_too() -> None:
     for stream in streams:
         stream.close()
     assert engine.generate(PROMPTS[1], max_tokens=2)
-
-
-def test_tokens_as_text_and_bytes(engine: InferenceEngine) -> None:
-    pieces = engine.vocab_bytes()
-    assert len(pieces) == engine.tokenizer.n_vocab
-    token = engine.tokenize("fox", add_special=False)[-1]
-    assert engine.decode_token(token) == pieces[token].decode()
 
 
 def test_metrics_count_what_happens(engine: InferenceEngine) -> None:

@@ -327,15 +327,20 @@ def test_the_engines_own_names_are_those_of_a_session(engine: InferenceEngine) -
     assert same_bits(engine.forward_decode(tokens[5]), whole[5])
     assert same_bits(engine.forward_one(tokens[6]), whole[6])
     engine.truncate(6)
+    for wrong in (-1, 100, True):
+        with pytest.raises(ConfigError, match="n_tokens"):
+            engine.rewind(wrong)
     engine.rewind(5)
     assert engine.kv_cache_seq_len == 5
     snapshot = engine.kv_snapshot()
     engine.reset()
     assert engine.kv_cache_seq_len == 0
+    engine.prefill(tokens[3:9])
     engine.kv_restore(snapshot)
     assert same_bits(engine.prefill(tokens[5:]), whole[-1])
     assert engine.detokenize(tokens) == TEXT
     assert engine.vocab_bytes()[tokens[-1]].decode() == engine.decode_token(tokens[-1])
+    assert len(engine.vocab_bytes()) == engine.tokenizer.n_vocab
     assert not engine.is_eos(tokens[-1])
     assert same_bits(engine.embed_with(TEXT, "max"), engine.embed_batch_with([TEXT], "max")[0])
     assert engine.metadata["general.architecture"] == "llama"
