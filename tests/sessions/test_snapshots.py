@@ -157,54 +157,43 @@ def check_goes_on(
 EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "60"))
 
 
+OPTIONS = st.fixed_dictionaries(
+    {
+        "seed": st.integers(0, 99),
+        "max_tokens": st.sampled_from([3, 20, 45]),
+        "adapters": st.sampled_from([None, demo.PIRATE, [(demo.PIRATE, 0.4), (demo.PIRATE, -0.1)]]),
+        "stop": st.sampled_from([(), (" the", ". She had a"), ("zzz",)]),
+    }
+)
+KEPT = st.sampled_from(
+    [{}, {"logprobs": True}, {"top_logprobs": 3}, {"keep_logits": True}, {"receipt": True}]
+)
+DRAFTERS = st.sampled_from([None, "lookup", "self", demo.DRAFT])
+ENGINES = st.tuples(
+    st.sampled_from([(16, 16), (1, 16), (4, 64), (64, 16)]),  # pages
+    st.sampled_from([(512, 3), (2, 512)]),  # chunks
+    st.sampled_from([(1, 2), (2, 1)]),  # threads
+    st.sampled_from(sorted(KV_TYPES)).map(lambda kv_type: (kv_type, kv_type)),
+    st.tuples(DRAFTERS, DRAFTERS),
+)
+
+
 @pytest.mark.slow
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
     name=st.sampled_from(sorted(SAMPLERS)),
     prompt=st.sampled_from(PROMPTS),
-    seed=st.integers(0, 99),
-    max_tokens=st.sampled_from([3, 20, 45]),
     pieces=st.lists(st.integers(0, 12), min_size=1, max_size=3),
-    pages=st.sampled_from([(16, 16), (1, 16), (4, 64), (64, 16)]),
-    chunks=st.sampled_from([(512, 3), (2, 512)]),
-    threads=st.sampled_from([(1, 2), (2, 1)]),
-    kv_type=st.sampled_from(sorted(KV_TYPES)),
-    speculate=st.tuples(*(st.sampled_from([None, "lookup", "self", demo.DRAFT]),) * 2),
-    adapters=st.sampled_from([None, demo.PIRATE, [(demo.PIRATE, 0.4), (demo.PIRATE, -0.1)]]),
-    stop=st.sampled_from([(), (" the", ". She had a"), ("zzz",)]),
-    logprobs=st.sampled_from(
-        [{}, {"logprobs": True}, {"top_logprobs": 3}, {"keep_logits": True}, {"receipt": True}]
-    ),
+    engines=ENGINES,
+    options=OPTIONS,
+    kept=KEPT,
     compress=st.booleans(),
 )
 def test_the_rest_of_a_text_is_the_same(
-    name: str,
-    prompt: str,
-    seed: int,
-    max_tokens: int,
-    pieces: list[int],
-    pages: tuple[int, int],
-    chunks: tuple[int, int],
-    threads: tuple[int, int],
-    kv_type: str,
-    speculate: tuple[Any, Any],
-    adapters: Any,
-    stop: tuple[str, ...],
-    logprobs: dict[str, Any],
-    compress: bool,
+    name: str, prompt: str, pieces: list[int], engines: Any, options: Any, kept: Any, compress: bool
 ) -> None:
-    engines = [
-        engine_of(*settings, kv_type, what) for *settings, what in zip(pages, chunks, threads, speculate)
-    ]
-    options = {
-        **SAMPLERS[name],
-        **logprobs,
-        "seed": seed,
-        "max_tokens": max_tokens,
-        "stop": stop,
-        "adapters": adapters,
-    }
-    check_goes_on(*engines, prompt, pieces, compress, **options)
+    here, there = (engine_of(*settings) for settings in zip(*engines))
+    check_goes_on(here, there, prompt, pieces, compress, **{**SAMPLERS[name], **kept, **options})
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLERS))
