@@ -84,7 +84,7 @@ FEATURES = {
     "numbers of samples": Feature(("best_of",), "oxillama.engine.features.sample_seeds:numbers_of_samples"),
     "best samples": Feature(("best_of",), "oxillama.engine.features.sample_seeds:best_samples"),
     "embeddings": Feature(("embed",), "oxillama.engine.features.embeddings:embeddings"),
-    "hidden states": Feature(("hidden_states",), "oxillama.engine.features.embeddings:Embedding"),
+    "hidden states": Feature(("hidden_states",), "oxillama.engine.features.embeddings:started"),
     "rerank": Feature(("rerank",), "oxillama.engine.features.embeddings:rankings"),
     "decisions": Feature(("decide",), "oxillama.engine.features.decisions.deciding:started"),
     "decision prompts": Feature(("decide",), "oxillama.engine.features.decisions.deciding:DecisionRooms"),
