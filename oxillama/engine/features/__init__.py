@@ -70,7 +70,7 @@ FEATURES = {
     "speculator": Feature(("speculate",), "oxillama.speculation.speculator:new_speculator"),
     "forced tokens": Feature(("jump_forward",), "oxillama.speculation.jump_forward:new_jump_forward"),
     "shared prompts": Feature(("n",), "oxillama.engine.features.shared_prompts:install"),
-    "evictable sessions": Feature(("session",), "oxillama.sessions.evictable:EvictableSessions"),
+    "evictable sessions": Feature(("session",), "oxillama.sessions.session:EvictableSessions"),
     "tokenizer digest": Feature(("snapshot",), "oxillama.sessions.sequences:tokenizer_digest"),
     # features that a request keeps
     "reasoning budget": Feature(
