@@ -14,7 +14,6 @@ import pytest
 
 from oxillama import (
     AsyncEngine,
-    ConfigError,
     EngineClosed,
     GenerationTimeout,
     QueueFull,
@@ -129,23 +128,6 @@ def test_a_slow_reader_pauses_its_own_stream_alone(engine: InferenceEngine) -> N
             assert slow._request.n_generated < 12  # three pieces, and tokens that show nothing yet
             assert (await slow).text == expected
             assert slow.finish_reason == "length"
-
-    run(main)
-
-
-def test_running_streams_go_on_with_the_model_they_began_with() -> None:
-    other = InferenceEngine.from_gguf(demo.DRAFT)
-    expected = other.generate(PROMPTS[0], sampler=GREEDY, max_tokens=30)
-
-    async def main() -> None:
-        async with AsyncEngine(other) as many:
-            stream = many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=30)
-            await stream.__anext__()
-            other.load_model(demo.STORY)
-            assert (await stream).text == expected
-            assert await many.generate(PROMPTS[0], sampler=GREEDY, max_tokens=30) != expected
-        with pytest.raises(ConfigError, match="no model"):
-            AsyncEngine(InferenceEngine())
 
     run(main)
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from oxillama import (
+    AsyncEngine,
     ConfigError,
     GGUFError,
     LoadError,
@@ -61,12 +62,6 @@ def test_generate_equals_recomputing_every_token(engine: InferenceEngine) -> Non
     assert generation.tokens == greedy_by_hand(engine, engine.tokenize(PROMPT), 24)
     assert text == engine.detokenize(generation.prompt_tokens + generation.tokens)[len(PROMPT) :]
     assert len(text) > 24
-
-
-def test_a_second_generate_starts_afresh(engine: InferenceEngine) -> None:
-    first = engine.generate(PROMPT, sampler=GREEDY, max_tokens=16)
-    engine.generate("The dragon", sampler=GREEDY, max_tokens=5)
-    assert engine.generate(PROMPT, sampler=GREEDY, max_tokens=16) == first
 
 
 def test_the_seed_decides_the_text(engine: InferenceEngine) -> None:
@@ -213,16 +208,6 @@ def test_logits_depend_on_nothing_but_the_tokens(
     assert np.array_equal(other.logits(tokens), engine.logits(tokens))
 
 
-def test_steps_equal_the_whole(engine: InferenceEngine) -> None:
-    tokens = engine.tokenize("Mia and the little fox went to the sea.")
-    whole = engine.logits(tokens)
-    rows = [engine.prefill(tokens[:3]), *(engine.forward_one(t) for t in tokens[3:])]
-    assert np.array_equal(np.array(rows), whole[2:])
-    assert engine.kv_cache_seq_len == len(tokens)
-    engine.truncate(5)
-    assert np.array_equal(engine.prefill(tokens[5:]), whole[-1])
-
-
 def test_every_target_gives_the_same_text(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     hot = SamplerConfig(temperature=1.2, top_k=0, seed=5)
     expected = engine.generate(PROMPT, sampler=hot, max_tokens=40)
@@ -259,6 +244,8 @@ def test_load_from_bytes_equals_load_from_path(engine: InferenceEngine) -> None:
     assert not other.is_loaded
     with pytest.raises(ConfigError, match="no model is loaded"):
         other.generate(PROMPT)
+    with pytest.raises(ConfigError, match="no model is loaded"):
+        AsyncEngine(other)
     other.load_model_from_bytes(demo.STORY.read_bytes())
     assert other.is_loaded
     assert np.array_equal(other.logits(PROMPT), engine.logits(PROMPT))
