@@ -14,10 +14,8 @@ from oxillama import (
     GGUFError,
     LoadError,
     ModelFileError,
-    PromptError,
     SamplerConfig,
     SamplingError,
-    TokenizerError,
     demo,
 )
 from oxillama.base.config.generation import WINDOW
@@ -123,14 +121,6 @@ def test_stop_strings_end_the_text_wherever_tokens_end(engine: InferenceEngine, 
 def test_text_that_only_begins_a_stop_string_is_kept(engine: InferenceEngine) -> None:
     whole = engine.generate(PROMPT, sampler=GREEDY, max_tokens=20)
     assert engine.generate(PROMPT, sampler=GREEDY, max_tokens=20, stop=whole[-4:] + "@") == whole
-
-
-def test_the_context_ends_with_length() -> None:
-    engine = InferenceEngine.from_gguf(demo.STORY, context_size=20)
-    n = len(engine.tokenize(PROMPT))
-    generation = engine.stream(PROMPT, sampler=GREEDY, max_tokens=100)
-    list(generation)
-    assert (len(generation.tokens), generation.finish_reason) == (20 - n, "length")
 
 
 def test_closing_a_stream_stops_the_work(engine: InferenceEngine) -> None:
@@ -295,24 +285,6 @@ def test_matrices_are_packed_when_they_are_first_used(
     assert n > 4 * 7
     other.logits(PROMPT)
     assert len(calls) == n
-
-
-@pytest.mark.parametrize(
-    ("prompt", "error", "message"),
-    [
-        ("", PromptError, "empty"),
-        ([], PromptError, "no tokens"),
-        ([10**6], PromptError, "1000000"),
-        ([-1], PromptError, "-1"),
-        ("\ud800", TokenizerError, "surrogate"),
-        ("a " * 600, PromptError, "51[12]"),
-    ],
-)
-def test_bad_prompts(engine: InferenceEngine, prompt: str, error: type[Exception], message: str) -> None:
-    for call in (engine.generate, engine.stream, engine.logits, engine.prefill):
-        with pytest.raises(error, match=message):
-            call(prompt)
-    assert engine.kv_cache_seq_len == 0
 
 
 def test_nul_is_a_character_like_any_other(engine: InferenceEngine) -> None:

@@ -71,6 +71,8 @@ def engine() -> Iterator[InferenceEngine]:
         (GenerationOptions, "stop", [[""], [3]]),
         (GenerationOptions, "priority", [0.5]),
         (GenerationOptions, "timeout", [0, "1", math.nan]),
+        (GenerationOptions, "logprobs", [3]),
+        (GenerationOptions, "top_logprobs", [-1, True, 1.5]),
         (BeamSearchConfig, "beam_width", [0]),
         (BeamSearchConfig, "max_new_tokens", [0]),
         (BeamSearchConfig, "length_penalty", [-1.0]),
@@ -118,6 +120,7 @@ def test_a_value_out_of_range_is_named(make: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
+        (lambda e: e.generate("\ud800"), TokenizerError),
         (lambda e: e.generate([HUGE]), PromptError),
         (lambda e: e.generate([None]), PromptError),
         (lambda e: e.generate(range(10**12)), PromptError),
