@@ -20,7 +20,7 @@ from oxillama import (
 )
 from oxillama.base.config.generation import WINDOW
 from oxillama.compat.engine import InferenceEngine
-from tests.support.waiting import until
+from tests.support.waiting import check_all_free, until
 
 GREEDY = SamplerConfig.greedy()
 PROMPT = "Once upon a time"
@@ -32,17 +32,10 @@ def engine() -> InferenceEngine:
 
 
 @pytest.fixture(autouse=True)
-def no_page_is_lost(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After every test all pages of the shared engine are free, but for those of its own sequence."""
+def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
     yield
-    if "engine" in request.fixturenames:
-        engine = request.getfixturevalue("engine")
-        engine.reset()
-        engine.model.check_integrity()
-        engine.model.prefix_cache.clear()
-        pool = engine.model.runner.pool
-        pool.check_integrity()
-        assert pool.limit.used == 0
+    engine.reset()
+    check_all_free(engine)
 
 
 def greedy_by_hand(engine: InferenceEngine, tokens: list[int], n: int) -> list[int]:

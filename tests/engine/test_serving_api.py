@@ -263,25 +263,6 @@ def test_the_steps_of_a_prompt() -> None:
     waiting.close()
 
 
-def test_metrics_as_prometheus_text() -> None:
-    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is optional")
-    fresh = InferenceEngine.from_gguf(demo.STORY)
-    fresh.generate(PROMPTS[0], sampler=GREEDY, max_tokens=10)
-    text = fresh.metrics.prometheus({"model_name": "story"})
-    found = {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in parser.text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-    model = ("model_name", "story")
-    assert found["oxillama:generation_tokens_total", (model,)] == 10
-    assert found["oxillama:request_success_total", (("finished_reason", "length"), model)] == 1
-    assert found["oxillama:num_requests_running", (model,)] == 0
-    assert found["oxillama:time_to_first_token_seconds_count", (model,)] == 1
-    assert found["oxillama:time_to_first_token_seconds_bucket", (("le", "+Inf"), model)] == 1
-    assert found["oxillama:prompt_tokens_total", (model,)] == len(fresh.tokenizer.encode(PROMPTS[0]))
-
-
 def test_without_the_package_the_prometheus_text_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
