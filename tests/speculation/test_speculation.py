@@ -15,7 +15,7 @@ from oxillama.engine.cache.radix import common_length
 from oxillama.engine.sequence import Sequence
 from oxillama.models.decoder import ForwardCancelled
 from oxillama.speculation import speculator as deciding
-from oxillama.speculation.drafters import Drafter, LookupDrafter, ModelDrafter
+from oxillama.speculation.drafters import ModelDrafter
 from oxillama.speculation.length import COMPARED, CREDIT, IN_A_ROW, SHARE, Acceptance, RowCosts, draft_lengths
 from oxillama.speculation.sampling import DraftSampler
 from oxillama.speculation.speculator import Speculator, room
@@ -303,15 +303,6 @@ def test_a_first_draft_that_takes_too_long_is_not_weighed_at_each_step(
     assert 1 <= len(plans) <= 3 + 150 // IN_A_ROW  # it is not known at first what a step takes
 
 
-def test_a_text_begins_with_what_is_known_of_the_last_one() -> None:
-    with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
-        use_drafter(engine.model, Speculator(Slow()))
-        options = {"speculate": demo.DRAFT, "temperature": 0, "max_tokens": 60}
-        passes = [engine.stream(PROMPT, **options).result().speculation.passes for _ in range(3)]
-        assert passes[0] > 0
-        assert passes[1:] == [0, 0]
-
-
 class DearPrompts(Fast):
     """A first draft takes a hundred steps for each token of the text, and drafting nothing else."""
 
@@ -322,10 +313,12 @@ class DearPrompts(Fast):
         super().observe_pass(drafter, 0.0)
 
 
-def test_it_is_learnt_that_first_drafts_take_more_than_texts_gain() -> None:
+@pytest.mark.parametrize("costs", [Slow, DearPrompts])
+def test_a_text_begins_with_what_is_known_of_the_last_one(costs: type[RowCosts]) -> None:
+    """Also that first drafts take more than texts gain."""
     with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as engine:
-        use_drafter(engine.model, Speculator(DearPrompts()))
-        options = {"speculate": demo.DRAFT, "temperature": 0, "max_tokens": 60}
+        use_drafter(engine.model, Speculator(costs()))
+        options = {"speculate": demo.DRAFT, **GREEDY}
         passes = [engine.stream(PROMPT, **options).result().speculation.passes for _ in range(3)]
         assert passes[0] > 0
         assert passes[1:] == [0, 0]
@@ -386,6 +379,7 @@ def test_a_text_begins_with_what_is_known_of_its_drafter() -> None:
     speculator._known["broken"] = Acceptance(accepted=1.0, tried=10.0)
     assert speculator._acceptance(Speculation(drafter, most=4)).rate == pytest.approx(0.1)
     begun = Speculation(drafter, most=4)
+    assert begun.stats.acceptance_rate == 0.0
     begun.note(4, 4)
     assert speculator._acceptance(begun).rate > 0.5
 
@@ -441,12 +435,6 @@ def test_common_length() -> None:
         other = list(range(9))
         other[i] = -1
         assert common_length(list(range(9)), other) == i
-
-
-def test_drafters_are_what_the_engine_takes() -> None:
-    drafter: Drafter = LookupDrafter()
-    assert Speculation(drafter, 4).stats.acceptance_rate == 0.0
-    assert Speculator().__class__ is not AsManyAsMayBe
 
 
 @pytest.mark.parametrize("drafter", ["lookup", str(demo.DRAFT)], ids=["lookup", "model"])
