@@ -36,7 +36,7 @@ from oxillama.base.locks import ForkedOpen
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.request import Piece
 from oxillama.engine.sampling import breakers
-from tests.support.waiting import until
+from tests.support.waiting import together, until
 
 GREEDY = SamplerConfig.greedy()
 PROMPT = "Once upon a time"
@@ -216,15 +216,7 @@ def test_what_belongs_to_an_engine_is_not_copied(engine: InferenceEngine) -> Non
 def test_two_readers_of_a_text_both_get_its_end(window: int, engine: InferenceEngine) -> None:
     expected = engine.generate(PROMPT, sampler=GREEDY, max_tokens=60)
     stream = engine.stream(PROMPT, sampler=GREEDY, max_tokens=60, window=window)
-    found: list[str] = []
-    readers = [
-        threading.Thread(target=lambda: found.append(stream.result().text), daemon=True) for _ in range(3)
-    ]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join(30)
-    assert found == [expected] * 3
+    assert together(3, lambda: stream.result().text) == [expected] * 3
 
 
 def test_two_tasks_await_a_text(engine: InferenceEngine) -> None:

@@ -307,18 +307,6 @@ def test_a_session_that_gives_way_keeps_its_pages_from_itself() -> None:
         small.model.check_integrity()
 
 
-def test_threads_share_a_session_call_by_call(engine: InferenceEngine) -> None:
-    with engine.session() as session:
-        threads = [threading.Thread(target=lambda i=i: session.prefill([i + 5] * 6)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        runs = [session.tokens[i : i + 6] for i in range(0, 24, 6)]
-        assert all(len(set(run)) == 1 for run in runs)
-        assert same_bits(session.forward(5), engine.logits([*session.tokens])[-1])
-
-
 def test_the_engines_own_names_are_those_of_a_session(engine: InferenceEngine) -> None:
     tokens = engine.tokenize(TEXT)
     whole = engine.logits(TEXT)

@@ -273,9 +273,11 @@ class AsManyAsMayBe(Speculator):
         return [room(request, speculation.most) for request, speculation in asking]
 
 
-def zoo_engine(monkeypatch: pytest.MonkeyPatch, name: str, **config: Any) -> CompatEngine:
+def zoo_engine(
+    monkeypatch: pytest.MonkeyPatch, name: str, letters: Letters | None = None, **config: Any
+) -> CompatEngine:
     """An engine over a model of the zoo, whose tokens are letters."""
-    letters = Letters()
+    letters = letters or Letters()
     letters.n_vocab = zoo.VOCAB
     monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: letters)
     engine = CompatEngine(EngineConfig(**config))

@@ -40,6 +40,26 @@ def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return asyncio.run(asyncio.wait_for(main(), 60))
 
 
+def together(n: int, work: Callable[[], object]) -> list[object]:
+    """What ``work`` returns or raises in n threads that begin together."""
+    barrier, found = threading.Barrier(n), list[object]()
+
+    def begin() -> None:
+        barrier.wait(60)
+        try:
+            found.append(work())
+        except Exception as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=begin, daemon=True) for _ in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == n
+    return found
+
+
 def asleep(pid: int, seconds: float = 60) -> None:
     """Waits until a process waits for something: it sleeps at each of ten looks."""
     stat = Path(f"/proc/{pid}/stat")
