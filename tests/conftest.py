@@ -5,7 +5,9 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -89,3 +91,13 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Engines that end with the interpreter log to streams that pytest has closed by then."""
     logging.raiseExceptions = False
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    """An `InferenceEngine` of two threads over the story model, for files that have no other."""
+    from oxillama import demo
+    from oxillama.compat.engine import InferenceEngine
+
+    with InferenceEngine.from_gguf(demo.STORY, num_threads=2) as made:
+        yield made

@@ -32,11 +32,6 @@ GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox", "One day", "A boat"]
 
 
-@pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY, num_threads=2)
-
-
 @pytest.fixture(autouse=True)
 def everything_comes_back(engine: InferenceEngine) -> Iterator[None]:
     """After every test no page is held but by the prefix cache, and no thread is left that was not there."""

@@ -26,11 +26,6 @@ GREEDY = SamplerConfig.greedy()
 PROMPT = "Once upon a time"
 
 
-@pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY, num_threads=2)
-
-
 @pytest.fixture(autouse=True)
 def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
     yield

@@ -28,11 +28,6 @@ GREEDY = SamplerConfig.greedy()
 PROMPT = "Once upon a time"
 
 
-@pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY, num_threads=1)
-
-
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [

@@ -27,11 +27,6 @@ GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]
 
 
-@pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY, num_threads=2)
-
-
 @pytest.fixture(autouse=True)
 def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
     yield

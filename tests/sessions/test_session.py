@@ -21,11 +21,6 @@ GREEDY = SamplerConfig.greedy()
 TEXT = "Mia and the little fox went to the sea. They found a boat, and then"
 
 
-@pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY, num_threads=2)
-
-
 def test_many_sessions_beside_requests(engine: InferenceEngine) -> None:
     tokens = engine.tokenize(TEXT)
     whole = engine.logits(tokens)

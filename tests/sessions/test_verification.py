@@ -42,11 +42,6 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY, num_threads=1)
-
-
-@pytest.fixture(scope="module")
 def truth(engine: InferenceEngine) -> Completion:
     return engine.stream(PROMPT, receipt=True, **OPTIONS).result()
 

@@ -28,11 +28,6 @@ from tests.support.waiting import run
 PROMPT = "Once upon a time"
 
 
-@pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY, num_threads=1)
-
-
 def log_softmax(row: np.ndarray) -> np.ndarray:
     row = row.astype(np.float64)
     return np.asarray(row - row.max() - np.log(np.exp(row - row.max()).sum()))

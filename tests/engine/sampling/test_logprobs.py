@@ -8,16 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from oxillama import AsyncEngine, SampledToken, SamplerConfig, demo
+from oxillama import AsyncEngine, SampledToken, SamplerConfig
 from oxillama.compat.engine import InferenceEngine
 
 PROMPTS = ["Once upon a time", "The old toad"]
 SAMPLER = SamplerConfig(seed=5, top_k=8, temperature=1.3)
-
-
-@pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY)
 
 
 def exact(logits: np.ndarray) -> np.ndarray:
