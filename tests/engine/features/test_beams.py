@@ -23,14 +23,10 @@ from oxillama import (
 )
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.features.beam_search import EngineBeams, beam_generate, likeliest
+from tests.models.test_decoder import log_softmax
 from tests.support.waiting import run
 
 PROMPT = "Once upon a time"
-
-
-def log_softmax(row: np.ndarray) -> np.ndarray:
-    row = row.astype(np.float64)
-    return np.asarray(row - row.max() - np.log(np.exp(row - row.max()).sum()))
 
 
 def exhaustive(engine: InferenceEngine, allowed: list[int], length: int) -> dict[tuple[int, ...], float]:
@@ -44,7 +40,7 @@ def exhaustive(engine: InferenceEngine, allowed: list[int], length: int) -> dict
                 continue
             rows = engine.logits([*prompt, *tokens])[len(prompt) - 1 : -1][:, sorted(allowed)]
             places = [sorted(allowed).index(token) for token in tokens]
-            found[tokens] = sum(log_softmax(row)[at] for row, at in zip(rows, places))
+            found[tokens] = sum(row[at] for row, at in zip(log_softmax(rows), places))
     return found
 
 
