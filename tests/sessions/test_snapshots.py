@@ -39,7 +39,7 @@ from oxillama.errors import ModelFingerprintMismatch, SnapshotIncompatible
 from oxillama.sessions.options import plain_options, stage_names
 from oxillama.sessions.sequences import tokenizer_digest
 from oxillama.sessions.snapshot import EngineSnapshot
-from tests.support.adapters import adapter_file
+from tests.support.adapters import activated_adapter
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.serving import AsManyAsMayBe, use_drafter, zoo_engine
 from tests.support.spread import pairs
@@ -385,18 +385,9 @@ def test_adapters_go_with_a_snapshot(tmp_path: Path) -> None:
 
 
 def test_an_activated_adapter_applies_from_the_same_token(tmp_path: Path) -> None:
-    rng = np.random.default_rng(5)
     model = InferenceEngine.from_gguf(demo.STORY)
     tokens = model.tokenize("Once upon a time there was a fox")
-    n_embd = model.spec.n_embd
-    pairs = {
-        "blk.1.attn_output.weight": (
-            rng.standard_normal((4, n_embd)).astype(np.float32),
-            rng.standard_normal((n_embd, 4)).astype(np.float32),
-        )
-    }
-    path = tmp_path / "activated.gguf"
-    path.write_bytes(adapter_file("llama", pairs, invocation_tokens=tokens[4:6]))
+    path = activated_adapter(tmp_path / "activated.gguf", tokens[4:6])
     options: dict[str, Any] = {"seed": 2, "max_tokens": 20, "adapters": path, "window": 1}
     expected = model.stream(tokens, **options).result()
     assert expected.text != model.generate(tokens, seed=2, max_tokens=20)

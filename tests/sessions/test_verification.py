@@ -18,7 +18,6 @@ from oxillama import (
     Completion,
     ConfigError,
     GrammarError,
-    LoadedLora,
     Receipt,
     ReceiptError,
     SamplerConfig,
@@ -31,7 +30,7 @@ from oxillama.compat.engine import InferenceEngine
 from oxillama.sessions.receipt import AdapterUse
 from oxillama.sessions.verification import positions_of
 from tests.sessions.test_receipts import receipt_of
-from tests.support.adapters import adapter_file
+from tests.support.adapters import activated_adapter
 
 PROMPT = demo.PROMPTS[0]
 GRAMMAR = "root ::= [A-Za-z ,.'\\n]+"
@@ -174,10 +173,8 @@ def test_adapters(engine: InferenceEngine, receipt: Receipt, tmp_path: Path) -> 
 
 
 def test_where_an_activated_adapter_begins(engine: InferenceEngine, tmp_path: Path) -> None:
-    lora, invocation = LoadedLora.load(demo.PIRATE), engine.tokenize(" a little", add_special=False)
-    pairs = {name: (lora.values(pair.a), lora.values(pair.b)) for name, pair in lora.pairs.items()}
-    path = tmp_path / "activated.gguf"
-    path.write_bytes(adapter_file("llama", pairs, alpha=lora.alpha, invocation_tokens=invocation))
+    invocation = engine.tokenize(" a little", add_special=False)
+    path = activated_adapter(tmp_path / "activated.gguf", invocation)
     receipt = receipt_of(engine, PROMPT, **{**OPTIONS, "adapters": path})
     (use,) = receipt.adapters
     assert 0 < use.start < len(receipt.prompt)

@@ -235,7 +235,7 @@ MANY = """
 import sys
 import numpy as np
 from oxillama.engine.features.disk_prefixes.folder import BlockFolder
-folder = BlockFolder(sys.argv[1], 30 * 1040)
+folder = BlockFolder(sys.argv[1], int(sys.argv[2]))
 for turn in range(20):
     for i in range(15):
         name = f"{(i * 7 + turn) % 25:064x}.kv"
@@ -248,16 +248,18 @@ assert folder.is_writable
 """
 
 
-def test_many_processes_share_a_folder(tmp_path: Path) -> None:
-    """What one reads is whole, whatever the others write and delete; nothing is taken for damaged."""
-    running = [
-        subprocess.Popen([sys.executable, "-c", MANY, str(tmp_path)], stderr=subprocess.PIPE)
-        for _ in range(3)
-    ]
+@pytest.mark.parametrize("room", [30, 5])
+def test_many_processes_share_a_folder(room: int, tmp_path: Path) -> None:
+    """What one reads is whole, whatever the others write and delete; nothing is taken for damaged.
+
+    There is room for all 25 blocks, or for five of them: then each process deletes what the others write.
+    """
+    command = [sys.executable, "-c", MANY, str(tmp_path), str(room * 1040)]
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
     for process in running:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors.decode()
         assert b"damaged" not in errors
     folder = BlockFolder(tmp_path, 30 * 1040)
-    assert names_in(tmp_path)
+    assert names_in(tmp_path) == list(range(25)) if room > 25 else len(names_in(tmp_path)) <= room + 3
     assert all(folder.read(name_of(i), 1000) is not None for i in names_in(tmp_path))

@@ -9,10 +9,8 @@ import shutil
 import subprocess
 import sys
 import threading
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -25,7 +23,7 @@ from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.features.disk_prefixes import store as disk_prefixes
 from oxillama.engine.features.disk_prefixes.folder import BLOCK, KV, STATE, BlockFolder
 from tests.sessions.test_snapshots import FAMILIES
-from tests.support.adapters import adapter_file
+from tests.support.adapters import activated_adapter
 from tests.support.faults import OTHERS, every_fault
 from tests.support.kernels import PRESENT, same_bits
 from tests.support.serving import zoo_engine
@@ -240,18 +238,8 @@ def test_the_context_is_in_the_key_where_it_decides_bits(
 
 
 def test_adapters_are_told_apart(tmp_path: Path) -> None:
-    with InferenceEngine.from_gguf(demo.STORY) as engine:
-        n_embd = engine.model.spec.n_embd
-    rng = np.random.default_rng(5)
-    pairs = {
-        "blk.1.attn_output.weight": (
-            rng.standard_normal((4, n_embd)).astype(np.float32),
-            rng.standard_normal((n_embd, 4)).astype(np.float32),
-        )
-    }
-    activated = tmp_path / "activated.gguf"
     start = 2 * BLOCK + 3
-    activated.write_bytes(adapter_file("llama", pairs, invocation_tokens=SYSTEM[start : start + 9]))
+    activated = activated_adapter(tmp_path / "activated.gguf", SYSTEM[start : start + 9])
     wanted = ([], demo.PIRATE, (demo.PIRATE, 0.5), activated)
     for adapters, read in zip(wanted, (0, 0, 0, 2 * BLOCK)):
         for n in (read, 4 * BLOCK):
@@ -584,44 +572,3 @@ def test_a_call_that_fails_changes_no_answer(tmp_path: Path, operations: tuple[s
 
     counts = every_fault("engine with disk prefixes", path, before, use, after, operations)
     assert counts.keys() >= {"open", "write", "rename", "stat", "list"} & set(operations)
-
-
-WRITER = """
-import sys
-from tests.engine.features.disk_prefixes.test_disk_prefixes import KV, BlockFolder, block
-folder = BlockFolder(sys.argv[1], int(sys.argv[2]))
-print("ready", flush=True)
-sys.stdin.readline()
-for i in range(60):
-    n = i % 20
-    folder.write(f"{n}{KV}", block(n))
-    found = folder.read(f"{n}{KV}", 1000)
-    assert found is None or (found == block(n)).all()
-assert folder.is_writable
-"""
-
-
-@pytest.mark.parametrize("most", [1 << 20, 6000])
-def test_processes_that_write_the_same_blocks(most: int, tmp_path: Path) -> None:
-    """With room for all blocks, or for five of twenty: then each deletes what the others write."""
-    path = tmp_path / "blocks"
-    command = [sys.executable, "-c", WRITER, str(path), str(most)]
-    with ExitStack() as stack:
-        writers = [
-            stack.enter_context(subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True))
-            for _ in range(2)
-        ]
-        for writer in writers:
-            assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
-        for writer in writers:
-            assert writer.stdin is not None
-            writer.stdin.write("\n")
-            writer.stdin.flush()
-        folder = BlockFolder(path, most)
-        while any(writer.poll() is None for writer in writers):
-            for n in range(20):
-                found = folder.read(f"{n}{KV}", 1000)
-                assert found is None or (found == block(n)).all()
-        for writer in writers:
-            assert writer.wait() == 0, writer.communicate()[1]
-    assert blocks_in(path) == set(range(20)) if most > 20_000 else len(blocks_in(path)) <= 7
