@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -171,13 +172,10 @@ def test_what_one_request_raises_ends_it_alone(
 def test_when_a_step_fails_every_caller_is_told_and_the_engine_serves_on(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def step(self: EngineLoop) -> bool:
-        raise SystemError("the end")
-
     async def main() -> None:
         async with AsyncEngine(engine) as many:
             with monkeypatch.context() as patch:
-                patch.setattr(EngineLoop, "step", step)
+                patch.setattr(EngineLoop, "step", Mock(side_effect=SystemError("the end")))
                 tasks = [many.generate(prompt) for prompt in PROMPTS]
                 results = await asyncio.gather(*tasks, return_exceptions=True)
             assert {type(result) for result in results} == {RequestFailed}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -160,11 +161,8 @@ def test_what_was_run_ahead_of_a_callback_that_cancels_is_dropped(engine: Infere
 
 
 def test_a_callback_that_raises_ends_the_generation_only(engine: InferenceEngine) -> None:
-    def callback(piece: str) -> None:
-        raise RuntimeError("the caller's own")
-
     with pytest.raises(RuntimeError, match="the caller's own"):
-        engine.generate(PROMPT, callback=callback)
+        engine.generate(PROMPT, callback=Mock(side_effect=RuntimeError("the caller's own")))
     assert engine.generate(PROMPT, sampler=GREEDY, max_tokens=4)
 
 

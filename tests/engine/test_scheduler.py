@@ -6,6 +6,7 @@ import math
 import weakref
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -479,11 +480,7 @@ def test_what_was_held_back_is_not_shown_after_an_error(monkeypatch: pytest.Monk
     request = serving.submit(prompt(10), max_tokens=6, stop=(text[2] + "\0",))
     while len(request.sequence.tokens) < 13:
         serving.step()
-
-    def fail(*args: Any) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(request.sampler, "row", fail)
+    monkeypatch.setattr(request.sampler, "row", Mock(side_effect=ZeroDivisionError))
     serving.run(request)
     assert isinstance(request.error, RequestFailed)
     assert isinstance(request.error.__cause__, ZeroDivisionError)
@@ -651,7 +648,7 @@ def test_a_pass_that_is_run_again_gives_the_rows_of_that_pass(monkeypatch: pytes
     serving.check_empty()
 
 
-@pytest.mark.parametrize("where", ["complete", "schedule"])
+@pytest.mark.parametrize("where", ["complete", "add"])
 def test_an_interrupted_step_leaves_the_others_as_they_were(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -659,15 +656,9 @@ def test_an_interrupted_step_leaves_the_others_as_they_were(
     requests = [serving.submit(prompt(10, seed=i), max_tokens=6) for i in range(3)]
     for _ in range(9):
         serving.step()
-
-    def interrupted(*args: Any) -> None:
-        raise KeyboardInterrupt
-
+    owner = serving.runner if where == "complete" else ScheduledBatch
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        if where == "complete":
-            patch.setattr(serving.runner, "complete", interrupted)
-        else:
-            patch.setattr(ScheduledBatch, "add", interrupted)
+        patch.setattr(owner, where, Mock(side_effect=KeyboardInterrupt))
         serving.loop.step()
     serving.run(*requests)
     check_as_alone(serving, *requests)
@@ -679,11 +670,7 @@ def test_what_a_sampler_raises_ends_its_request_alone(monkeypatch: pytest.Monkey
     requests = [serving.submit(prompt(10, seed=i), max_tokens=6) for i in range(3)]
     for _ in range(9):
         serving.step()
-
-    def interrupted(*args: Any) -> None:
-        raise SystemExit
-
-    monkeypatch.setattr(requests[1].sampler, "row", interrupted)
+    monkeypatch.setattr(requests[1].sampler, "row", Mock(side_effect=SystemExit))
     serving.run(*requests)
     assert requests[1].finish_reason == "error"
     assert isinstance(requests[1].error, RequestFailed)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -250,10 +251,7 @@ def test_a_text_that_is_cut_has_one(engine: InferenceEngine) -> None:
 def test_there_is_none_where_none_was_asked_for(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(self: Any, row: np.ndarray) -> bytes:
-        raise AssertionError("hashed")
-
-    monkeypatch.setattr("oxillama.sessions.chain.LogitsChain.add", failing)
+    monkeypatch.setattr("oxillama.sessions.chain.LogitsChain.add", Mock(side_effect=AssertionError("hashed")))
     done = engine.stream(PROMPT, max_tokens=3).result()
     assert done.receipt is None
 

@@ -11,6 +11,7 @@ import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -744,12 +745,8 @@ def test_a_generation_that_cannot_be_begun_is_an_error_and_keeps_no_page(
     next(going.events())
     data = going.snapshot()
     going.result()
-
-    def add(request: object) -> None:
-        raise MemoryError
-
     with monkeypatch.context() as patched:
-        patched.setattr(engine.model.loop, "add", add)
+        patched.setattr(engine.model.loop, "add", Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             engine.restore(data)
     engine.model.check_integrity()

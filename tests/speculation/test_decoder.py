@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -210,12 +211,8 @@ def test_a_text_ends_as_its_caller_wants(target: InferenceEngine, draft: Inferen
 
     text = run(lambda: speculating.generate(PROMPT, stop))
     assert text == "".join(pieces) == whole[: len(text)] != whole
-
-    def fail(piece: str) -> None:
-        raise KeyError("the caller's")
-
     with pytest.raises(KeyError):
-        run(lambda: speculating.generate(PROMPT, fail))
+        run(lambda: speculating.generate(PROMPT, Mock(side_effect=KeyError("the caller's"))))
 
     async def cancelled() -> None:
         task = asyncio.ensure_future(speculating.generate(PROMPT))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -196,12 +197,8 @@ def test_a_pass_that_fails_loses_no_record_but_with_a_state_in_place(
     for token in TEXT[6:9]:
         sequence.append(token)
     draft(sequence, 2, 2)
-
-    def fails(*_: Any) -> None:
-        raise ForwardCancelled
-
     with monkeypatch.context() as patch, pytest.raises(ForwardCancelled):
-        patch.setattr(type(decoder(name).layers[-1].mixer), "run", fails)
+        patch.setattr(type(decoder(name).layers[-1].mixer), "run", Mock(side_effect=ForwardCancelled))
         serving.runner.forward([(sequence, 3)])
     assert (sequence.cached_len, sequence.tokens) == (kept, TEXT[:9])
     rows = serving.runner.forward([(sequence, sequence.pending)], all_logits=True)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -156,11 +157,8 @@ def test_others_delete_what_is_in_use(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = filled(tmp_path, 2)
-
-    def refuse(*args: object, **kind: object) -> None:
-        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(os, "utime", refuse)
+    error = PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+    monkeypatch.setattr(os, "utime", Mock(side_effect=error))
     folder.touch([name_of(0), name_of(1)])
     assert folder.present == {name_of(0), name_of(1)}
     assert folder.read(name_of(1), 1000) is not None
@@ -181,15 +179,12 @@ def test_a_full_disk_ends_the_writing_and_nothing_else(
 ) -> None:
     folder = filled(tmp_path, 2, 3 * (1000 + HEAD))
 
-    def fail(*args: object, **kind: object) -> None:
-        raise OSError(code, os.strerror(code))
-
     with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "oxillama"):
         where = {
             "mkstemp": "tempfile.mkstemp",
             "write": "oxillama.engine.features.disk_prefixes.folder._head",
         }.get(call, f"os.{call}")
-        patched.setattr(where, fail)
+        patched.setattr(where, Mock(side_effect=OSError(code, os.strerror(code))))
         for i in range(2, 5):
             folder.write(name_of(i), data_of(i))
     assert not folder.is_writable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +15,6 @@ from oxillama.engine.cache.pages import CachePool, MemoryLimit, PagePool
 from oxillama.engine.cache.prefix import PrefixKvCache
 from oxillama.engine.cache.radix import walk
 from oxillama.engine.cache.recurrent_states import RecurrentStatePool
-from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState, Sequence as Running
 from oxillama.errors import ConfigError, KvCacheFullError
 from tests.engine.cache.test_prefix import KEY, Shape, pool_of
@@ -391,12 +390,8 @@ def test_a_state_that_was_not_committed_is_not_kept(monkeypatch: pytest.MonkeyPa
     prompt = tokens_of(50, n_vocab)
     request = serving.submit(prompt)
     serving.step()
-
-    def interrupted(request: Request) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(serving.scheduler, "commit", interrupted)
+        patch.setattr(serving.scheduler, "commit", Mock(side_effect=KeyboardInterrupt))
         serving.loop.step()
     assert request.sequence.cached_len == 16
     serving.cancel(request)
@@ -468,12 +463,9 @@ def test_a_step_that_is_interrupted_is_run_again(name: str, monkeypatch: pytest.
     request = serving.submit(tokens_of(20, n_vocab), max_tokens=12)
     for _ in range(5):
         serving.step()
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
+    feed_forward = type(serving.runner.model.layers[-1].feed_forward)
     with monkeypatch.context() as patch:
-        patch.setattr(type(serving.runner.model.layers[-1].feed_forward), "run", interrupted)
+        patch.setattr(feed_forward, "run", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             serving.loop.step()
     steps = 0

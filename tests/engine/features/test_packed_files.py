@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -71,10 +72,7 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def packs_nothing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Lets no engine pack a matrix from now on."""
-
-    def refuse(*args: Any) -> None:
-        raise AssertionError("a matrix was packed")
-
+    refuse = Mock(side_effect=AssertionError("a matrix was packed"))
     return lambda: monkeypatch.setattr(packer.Packer, "pack", refuse)
 
 
@@ -379,11 +377,7 @@ def test_where_mapping_is_not_possible_the_file_is_read(
     expected = logits(path, packed="off")
     pack_model(path)
     packs_nothing()
-
-    def refuse(*args: Any, **options: Any) -> Any:
-        raise OSError(19, "No such device")
-
-    monkeypatch.setattr(packed_store.mmap, "mmap", refuse)
+    monkeypatch.setattr(packed_store.mmap, "mmap", Mock(side_effect=OSError(19, "No such device")))
     assert logits(path) == expected
 
 
@@ -493,11 +487,7 @@ def test_a_pass_that_fails_gives_the_lease_back(path: Path, monkeypatch: pytest.
     packed.chmod(0o644)
     with InferenceEngine.from_gguf(path) as engine:
         decoder = engine.model.runner.model
-
-        def failing(self: Any, *args: Any) -> None:
-            raise RuntimeError("on purpose")
-
-        monkeypatch.setattr(type(decoder.layers[1]), "run", failing)
+        monkeypatch.setattr(type(decoder.layers[1]), "run", Mock(side_effect=RuntimeError("on purpose")))
         with pytest.raises(RequestFailed, match="on purpose"):
             engine.logits([1, 2, 3])
         fd = os.open(packed, os.O_WRONLY | os.O_NONBLOCK)  # raises an error if it is leased

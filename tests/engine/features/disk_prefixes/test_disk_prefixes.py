@@ -12,6 +12,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -281,11 +282,8 @@ def test_a_block_that_cannot_be_read_delays_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected, _ = run(tmp_path, SYSTEM)
-
-    def fail(*args: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(disk_prefixes, "from_positions", fail)
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+    monkeypatch.setattr(disk_prefixes, "from_positions", Mock(side_effect=error))
     with caplog.at_level(logging.ERROR, "oxillama"):
         done, read = run(tmp_path, SYSTEM)
     assert "blocks could not be read" in caplog.text
@@ -297,11 +295,8 @@ def test_a_full_disk_is_no_error_of_a_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected, _ = run(None, SYSTEM)
-
-    def fail(*args: object, **kind: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("tempfile.mkstemp", fail)
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr("tempfile.mkstemp", Mock(side_effect=error))
     with caplog.at_level(logging.WARNING, "oxillama"), engine_of(tmp_path) as engine:
         for prompt in (SYSTEM, [*SYSTEM, 9], list(range(4, 200))):
             done = answer(engine, prompt)
