@@ -9,6 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from oxillama.engine.cache.pages import CachePool, MemoryLimit, PagePool
 from oxillama.engine.cache.prefix import PrefixKvCache, prefix_key
+from oxillama.engine.cache.radix import common_length
 from oxillama.engine.prefixes import NODE, CachedPrefixes
 from oxillama.engine.sequence import SeqState
 from tests.support.serving import Serving, check_as_alone
@@ -208,15 +209,11 @@ def test_random_histories_against_a_list_of_all_that_was_put(
             assert cache.n_pages == 0
             all_put.clear()
         n = known(cache, tokens)
-        longest = max((same(tokens, other) for other in all_put), default=0)
+        longest = max((common_length(tuple(tokens), other) for other in all_put), default=0)
         assert n <= longest
         if not cache.evicted_pages and cache.n_pages < cached_pages:
             assert n == longest
         assert cache.n_pages <= cached_pages
-
-
-def same(a: Sequence[int], b: Sequence[int]) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 
 # --- with an engine -----------------------------------------------------------------------------------
@@ -249,17 +246,6 @@ def test_who_has_run_the_same_goes_on_with_the_pages_that_are_kept(monkeypatch: 
     serving.run(*references, other)
     check_as_alone(serving, *references, other)
     serving.check_empty()
-
-
-def test_a_salt_keeps_requests_apart() -> None:
-    serving = Serving()
-    prompt = tokens_of(40, 40)
-    for salt in ("a", "b"):
-        serving.run(serving.submit(prompt, key=prefix_key(b"m", salt=salt), max_tokens=1))
-    assert serving.prefix.hits == 0
-    assert serving.prefix.misses == 2
-    serving.run(serving.submit(prompt, key=prefix_key(b"m", salt="a"), max_tokens=1))
-    assert serving.prefix.hits == 1
 
 
 def test_a_prompt_that_fits_only_without_the_copy_of_a_cached_page_still_runs() -> None:
