@@ -315,7 +315,7 @@ class World:
 
             def check(model: Any = model) -> None:
                 loop = model.loop
-                loop._release_dropped()
+                loop._clean_up()
                 loop.scheduler.reap()
                 assert not loop.scheduler.running
                 assert not loop.scheduler.waiting
