@@ -17,11 +17,14 @@ from oxillama import (
     ModelFileError,
     SamplerConfig,
     SamplingError,
+    _kernels,
     demo,
 )
 from oxillama.base.config.generation import WINDOW
 from oxillama.compat.engine import InferenceEngine
+from oxillama.gguf.model_file import ModelFile
 from tests.models.test_decoder import divergence
+from tests.support.kernels import PRESENT
 from tests.support.waiting import check_all_free, until
 
 GREEDY = SamplerConfig.greedy()
@@ -188,11 +191,8 @@ def test_logits_depend_on_nothing_but_the_tokens(
 def test_every_target_gives_the_same_text(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     hot = SamplerConfig(temperature=1.2, top_k=0, seed=5)
     expected = engine.generate(PROMPT, sampler=hot, max_tokens=40)
-    from oxillama import _kernels
-
-    runnable = [name for name, reason in _kernels.targets().items() if reason is None]
-    assert "portable" in runnable
-    for target in runnable:
+    assert "portable" in PRESENT
+    for target in PRESENT:
         monkeypatch.setenv("OXILLAMA_TARGET", target)
         other = InferenceEngine.from_gguf(demo.STORY)
         assert other.model.kernels.target == target
@@ -243,9 +243,6 @@ def test_a_model_may_be_replaced(engine: InferenceEngine) -> None:
 
 
 def test_progress_names_every_tensor_and_packs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from oxillama import _kernels
-    from oxillama.gguf.model_file import ModelFile
-
     seen: list[str] = []
     engine = InferenceEngine.from_gguf(demo.STORY, progress=lambda name, n: seen.append(name))
     with ModelFile.open(demo.STORY) as file:
@@ -257,8 +254,6 @@ def test_progress_names_every_tensor_and_packs_it(monkeypatch: pytest.MonkeyPatc
 def test_matrices_are_packed_when_they_are_first_used(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from oxillama import _kernels
-
     calls: list[int] = []
     real = _kernels.pack.pack_file
     monkeypatch.setattr(_kernels.pack, "pack_file", lambda *args: (calls.append(1), real(*args))[1])

@@ -26,7 +26,6 @@ from oxillama import (
     ReceiptError,
     SamplerConfig,
     Session,
-    _kernels,
     demo,
 )
 from oxillama.compat.engine import InferenceEngine
@@ -34,12 +33,12 @@ from oxillama.engine.runner import Runner
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
 from oxillama.sessions import verification
+from tests.support.kernels import PRESENT
 from tests.support.serving import AsManyAsMayBe, use_drafter, zoo_engine
 from tests.support.zoo import VARIANTS
 
 PROMPT = demo.PROMPTS[0]
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
-TARGETS = [name for name, reason in _kernels.targets().items() if reason is None]
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +130,7 @@ def test_it_is_the_same_after_preemption() -> None:
         assert all(small.verify(receipt) for receipt in expected)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", PRESENT)
 def test_any_engine_gives_and_verifies_the_same(
     engine: InferenceEngine, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
