@@ -30,6 +30,7 @@ from oxillama.models.thread_tuner import SizeTuner, ThreadTuner
 from oxillama.text.grammar import GrammarState
 from oxillama.text.tokenizer.tokenizer import StreamDecoder
 from tests.support.kernels import same_bits
+from tests.support.waiting import in_asyncio
 
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]
 SAMPLERS = [
@@ -69,15 +70,15 @@ def expected(engine: InferenceEngine) -> list[str]:
 def texts(engine: InferenceEngine) -> list[Any]:
     """What four requests that share their steps give: texts, or what they raise."""
 
-    async def main() -> list[Any]:
-        async with AsyncEngine(engine) as many:
-            tasks = [
-                many.generate(prompt, sampler=sampler, max_tokens=20, ignore_eos=True, stop="zzz")
-                for prompt, sampler in zip(PROMPTS, SAMPLERS)
-            ]
-            return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
+    async def main(many: AsyncEngine) -> list[Any]:
+        tasks = [
+            many.generate(prompt, sampler=sampler, max_tokens=20, ignore_eos=True, stop="zzz")
+            for prompt, sampler in zip(PROMPTS, SAMPLERS)
+        ]
+        return await asyncio.gather(*tasks, return_exceptions=True)
 
-    return asyncio.run(main())
+    found: list[Any] = in_asyncio(engine, main)
+    return found
 
 
 class Once:

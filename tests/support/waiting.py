@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from oxillama import InferenceEngine
+from oxillama import AsyncEngine, InferenceEngine
 
 
 def until(ready: Callable[[], bool], seconds: float = 60) -> None:
@@ -38,6 +38,16 @@ def check_all_free(engine: InferenceEngine) -> None:
 def run(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     """Runs a coroutine, in a minute or not at all."""
     return asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def in_asyncio(engine: InferenceEngine, main: Callable[[AsyncEngine], Awaitable[Any]]) -> Any:
+    """What a function of an `AsyncEngine` over an engine gives, in a minute or not at all."""
+
+    async def opened() -> Any:
+        async with AsyncEngine(engine) as many:
+            return await main(many)
+
+    return run(opened)
 
 
 def together(n: int, work: Callable[[], object]) -> list[object]:

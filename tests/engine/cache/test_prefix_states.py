@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from unittest.mock import Mock
 
@@ -22,6 +21,7 @@ from tests.support.paths import SHARED
 from tests.support.serving import Serving, check_as_alone, n_vocab_of
 from tests.support.spread import pairs
 from tests.support.tiny_models import tokens_of
+from tests.support.waiting import in_asyncio
 from tests.support.zoo import RECURRENT
 
 GREEDY = SamplerConfig.greedy()
@@ -445,11 +445,10 @@ def test_all_ways_to_generate_share(mamba: InferenceEngine) -> None:
     before = mamba.metrics_snapshot()
     assert mamba.generate_batch(prompts, sampler=GREEDY, max_tokens=5) == expected
 
-    async def both() -> list[str]:
-        async with AsyncEngine(mamba) as many:
-            return [await many.generate(prompt, sampler=GREEDY, max_tokens=5) for prompt in prompts]
+    async def both(many: AsyncEngine) -> list[str]:
+        return [await many.generate(prompt, sampler=GREEDY, max_tokens=5) for prompt in prompts]
 
-    assert asyncio.run(both()) == expected
+    assert in_asyncio(mamba, both) == expected
     now = mamba.metrics_snapshot()
     assert now.prefix_hits - before.prefix_hits == 2 + 3
     assert now.cached_prompt_tokens - before.cached_prompt_tokens == 5 * 192

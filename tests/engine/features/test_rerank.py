@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 import pytest
 
-from oxillama import AsyncEngine, ConfigError, PromptError, TokenizerBridge, demo
+from oxillama import ConfigError, PromptError, TokenizerBridge, demo
 from oxillama.compat.engine import InferenceEngine
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference.decoder import ReferenceModel
 from tests.support.kernels import same_bits
 from tests.support.serving import Letters, zoo_engine
 from tests.support.vocabularies import word_piece
+from tests.support.waiting import in_asyncio
 from tests.support.zoo import VARIANTS
 
 QUERY, DOCUMENTS = "abc", ["bca", "a", "ccbbaa", "abcabcabc"]
@@ -50,11 +49,7 @@ def test_scores_are_those_of_the_reference(name: str, monkeypatch: pytest.Monkey
     assert len(set(found.tolist())) == 4
     assert engine.rerank(QUERY, []).shape == (0,)
 
-    async def main() -> np.ndarray:
-        async with AsyncEngine(engine) as many:
-            return await many.rerank(QUERY, DOCUMENTS)
-
-    assert same_bits(asyncio.run(main()), found)
+    assert same_bits(in_asyncio(engine, lambda many: many.rerank(QUERY, DOCUMENTS)), found)
     engine.model.check_integrity()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from oxillama import AsyncEngine, SampledToken, SamplerConfig
 from oxillama.compat.engine import InferenceEngine
 from tests.models.test_decoder import log_softmax
+from tests.support.waiting import in_asyncio
 
 PROMPTS = ["Once upon a time", "The old toad"]
 SAMPLER = SamplerConfig(seed=5, top_k=8, temperature=1.3)
@@ -61,8 +61,7 @@ def test_batch_stream_and_asyncio_agree(engine: InferenceEngine) -> None:
         alone.append(("".join(stream), stream.logprobs))
     assert alone == batch
 
-    async def main() -> list[SampledToken] | None:
-        async with AsyncEngine(engine) as many:
-            return (await many.stream(PROMPTS[1], sampler=SAMPLER, max_tokens=8, top_logprobs=2)).logprobs
+    async def main(many: AsyncEngine) -> list[SampledToken] | None:
+        return (await many.stream(PROMPTS[1], sampler=SAMPLER, max_tokens=8, top_logprobs=2)).logprobs
 
-    assert asyncio.run(main()) == batch[1][1]
+    assert in_asyncio(engine, main) == batch[1][1]
