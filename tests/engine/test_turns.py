@@ -53,27 +53,21 @@ def slowed(engine: InferenceEngine, seconds: float) -> list[int]:
     return passes
 
 
-class StampedInbox:
+class StampedInbox(SimpleQueue[Any]):
     """An inbox that notes of each command how many passes began while it lay there."""
 
     def __init__(self, passes: list[int]) -> None:
         self.waits: list[int] = []
-        self._passes, self._queue = passes, SimpleQueue[tuple[int, Any]]()
+        self._passes = passes
 
-    def put(self, command: Any) -> None:
-        self._queue.put((len(self._passes), command))
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        super().put((len(self._passes), item))
 
-    def get(self, timeout: float | None = None) -> Any:
-        return self._taken(*self._queue.get(timeout=timeout))
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        return self._taken(*super().get(block, timeout))
 
     def get_nowait(self) -> Any:
-        return self._taken(*self._queue.get_nowait())
-
-    def empty(self) -> bool:
-        return self._queue.empty()
-
-    def qsize(self) -> int:
-        return self._queue.qsize()
+        return self._taken(*super().get_nowait())
 
     def _taken(self, at: int, command: Any) -> Any:
         if command is not None:
