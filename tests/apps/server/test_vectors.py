@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from oxillama import InferenceEngine, demo
-from tests.engine.features.test_rerank import DOCUMENTS, QUERY, Pairs, reranker
+from tests.engine.features.test_rerank import DOCUMENTS, QUERY, Pairs
 from tests.support.server import Client, serving
+from tests.support.serving import zoo_engine
 
 PATH = "/v1/embeddings"
 
@@ -96,7 +97,7 @@ def test_a_model_that_is_no_reranker(client: Client) -> None:
 
 
 def test_documents_by_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = reranker("bert-rank", monkeypatch, Pairs())
+    engine = zoo_engine(monkeypatch, "bert-rank", Pairs())
     scores = engine.rerank(QUERY, DOCUMENTS)
     order = np.argsort(-scores, kind="stable").tolist()
     with serving(engine, "ranker") as client:
