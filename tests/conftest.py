@@ -57,15 +57,6 @@ for name, is_repeatable in (("repeatable", True), ("explore", False)):
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Any]:
-    """The larger demo model in one thread."""
-    from oxillama import InferenceEngine, demo
-
-    with InferenceEngine.from_gguf(demo.STORY, num_threads=1) as found:
-        yield found
-
-
 def pytest_xdist_auto_num_workers() -> int | None:
     """One worker more than there are cores, because some tests wait for servers and processes."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
@@ -100,3 +91,13 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Engines that end with the interpreter log to streams that pytest has closed by then."""
     logging.raiseExceptions = False
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Any]:
+    """An `InferenceEngine` of two threads over the story model, for files that have no other."""
+    from oxillama import demo
+    from oxillama.compat.engine import InferenceEngine
+
+    with InferenceEngine.from_gguf(demo.STORY, num_threads=2) as made:
+        yield made

@@ -100,7 +100,3 @@ class ScheduledBatch:
         for request, n_generated, n_drafts, n_accepted in self._before:
             n = request.n_generated - n_generated
             self.sampled.append(Sampled(request, n, n_drafts, request.n_accepted - n_accepted))
-
-    def output_of(self, request: Request) -> Output:
-        """The rows that a request gets from the pass."""
-        return self.outputs[self.requests.index(request)]

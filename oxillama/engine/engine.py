@@ -575,9 +575,9 @@ class InferenceEngine(NotCopied):
 
     def hidden_states(self, text: Prompt, *, adapters: AdapterOption = None) -> np.ndarray:
         """float32 (tokens, n_embd): the hidden states of a text's tokens after the last norm."""
-        model, tokens = self.model, self.model.prompt_tokens(text)
-        new = features.load("hidden states")
-        states: np.ndarray = new(model, tokens, np.asarray, model.adaptation(adapters, tokens)).result()
+        prompts = [(self.model.prompt_tokens(text), None)]
+        (handle,) = features.load("hidden states")(self.model, prompts, np.asarray, adapters)
+        states: np.ndarray = handle.result()
         return states
 
     def rerank(self, query: str, documents: Iterable[str], *, adapters: AdapterOption = None) -> np.ndarray:

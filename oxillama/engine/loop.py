@@ -23,7 +23,7 @@ from oxillama.engine.request import Request, TextRequest
 from oxillama.engine.runner import HiddenHook, InFlight, Runner
 from oxillama.engine.sampling.batch import sample_batch
 from oxillama.engine.scheduler import Scheduler
-from oxillama.engine.sequence import Sequence
+from oxillama.engine.sequence import Output, Sequence
 from oxillama.errors import OxiLlamaError, QueueFull
 from oxillama.models.decoder import ForwardCancelled
 
@@ -173,10 +173,6 @@ class EngineLoop:
         """Restarts a runner whose memory is lost, and frees held sequences whose owners are gone."""
         if self.runner.lost is not None and (self.scheduler.running or self.scheduler.waiting or self.held):
             self._restart(self.runner.lost)
-        self._release_dropped()
-
-    def _release_dropped(self) -> None:
-        """Frees held sequences whose owners are gone."""
         for sequence in [s for s, owner in self.held.items() if owner() is None]:
             self.release(sequence)
 
@@ -245,11 +241,11 @@ class EngineLoop:
             if len(requests) == 1:
                 return self._batch, [error]
         # each request runs alone, to find the one that fails
-        return self._batch, [self._forward_alone(request) for request in requests]
+        return self._batch, list(map(self._forward_alone, requests, self._batch.outputs))
 
-    def _forward_alone(self, request: Request) -> Rows:
+    def _forward_alone(self, request: Request, output: Output) -> Rows:
         """Runs the scheduled tokens of one request again, after those whose recurrent state was lost."""
-        sequence, output = request.sequence, self._batch.output_of(request)
+        sequence = request.sequence
         start, end = sequence.cached_len, sequence.scheduled_len
         try:
             sequence.rollback()

@@ -464,3 +464,21 @@ def hand_over(to: weakref.ref[Session], loop: EngineLoop, sequence: Sequence) ->
     loop.release(session._sequence)
     loop.hold(sequence, weakref.ref(session))
     session._sequence = sequence
+
+
+class EvictableSessions:
+    """Frees pages of a model's idle sessions after `Session.give_way`, when requests lack memory."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self._held = model.loop.held
+        self._limit = model.pool.limit
+        self._limit.reclaim_from(self.reclaim)
+
+    def reclaim(self, n_bytes: int) -> None:
+        """Free ``n_bytes`` if possible, from the sequences held longest."""
+        target = self._limit.available + n_bytes
+        for sequence, owner in self._held.items():
+            if self._limit.available >= target:
+                break
+            if getattr(owner(), "is_evictable", False):
+                sequence.forget()

@@ -39,16 +39,13 @@ class BlockDrafter(NextTokenDrafter):
     """
 
     lag = 0
-    follows_zeros = False
 
     def __init__(
         self, name: str, head: DFlash, target: Runner, config: EngineConfig, tokenizer: Tokenizer
     ) -> None:
         self._blocks = BlockRunner(head, new_pool(head, config), target.n_threads)
-        super().__init__(head, self._blocks, tokenizer.n_vocab, tokenizer.eog_ids)
+        super().__init__(head, self._blocks, tokenizer, name, follows_zeros=False)
         self._model = head
-        self.name = name
-        self.tapped = head.tapped
 
     def _catch_up(self, parts: list[tuple[Sequence, Followed]], certain: int | None = None) -> np.ndarray:
         """Inject all rows whose states are known; no states."""

@@ -30,9 +30,7 @@ def eagle3_drafter(
 ) -> NextTokenDrafter:
     """A drafter whose rows are one position behind their tokens, so that the first token has none."""
     runner = Runner(head, new_pool(head, config), target.n_threads)
-    found = NextTokenDrafter(head, runner, tokenizer.n_vocab, tokenizer.eog_ids)
-    found.name, found.tapped, found.follows_zeros = name, head.tapped, False
-    return found
+    return NextTokenDrafter(head, runner, tokenizer, name, follows_zeros=False)
 
 
 KINDS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {

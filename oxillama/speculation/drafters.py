@@ -170,32 +170,15 @@ class ModelDrafter:
                 active.append(i)
         try:
             while active:
-                active = self._propose_next(active, found, sequences, samplers, counts)
+                mine = [self._known[sequences[i]] for i in active]
+                rows = self._runner.forward([(known, known.pending) for known in mine])[:, : self._n_vocab]
+                going = sample_each(rows, active, found, sequences, samplers, counts, self._ends)
+                for at in going:
+                    mine[at].draft(found[active[at]][-1:])
+                active = [active[at] for at in going]
         except KvCacheFullError:  # the drafts so far are still valid
             pass
         return found
-
-    def _propose_next(
-        self,
-        active: list[int],
-        found: list[list[int]],
-        sequences: Listed[Sequence],
-        samplers: Listed[DraftSampler],
-        counts: Listed[int],
-    ) -> list[int]:
-        """Draft one token for each active sequence; returns the sequences that may draft another."""
-        mine = [self._known[sequences[i]] for i in active]
-        rows = self._runner.forward([(sequence, sequence.pending) for sequence in mine])
-        going = []
-        for i, sequence, row in zip(active, mine, rows):
-            token = samplers[i].sample(row[: self._n_vocab], sequence.tokens)
-            if token is None:
-                continue
-            found[i].append(token)
-            sequence.draft([token])
-            if len(found[i]) < counts[i] and token not in self._ends and not samplers[i].is_done:
-                going.append(i)
-        return going
 
     def forget(self, sequence: Sequence) -> None:
         known = self._known.pop(sequence, None)

@@ -3,7 +3,7 @@ in its own file."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence as Listed
+from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -90,24 +90,28 @@ class NextTokenDrafter:
 
     Args:
         head, runner: the layer, and the runner that runs it.
-        n_vocab: only the first ``n_vocab`` tokens of the layer may be drafted.
-        ends: tokens after which a draft ends.
+        tokenizer: has the tokens that may be drafted, and those after which a draft ends.
+        follows_zeros: whether the first token of a text has a row, whose state is zero.
     """
 
-    name: str = "next-token"
     needs_hidden = True
-    tapped: tuple[int, ...] = ()
-    follows_zeros = True
-    """Whether the first token of a text has a row, whose state is zero."""
     lag = 1
     """How many positions before a row's token its state lies."""
 
     def __init__(
-        self, head: NextTokenHead | Eagle3 | DFlash, runner: Runner, n_vocab: int, ends: Collection[int]
+        self,
+        head: NextTokenHead | Eagle3 | DFlash,
+        runner: Runner,
+        tokenizer: Tokenizer,
+        name: str = "next-token",
+        follows_zeros: bool = True,
     ) -> None:
+        self.name = name
+        self.tapped: tuple[int, ...] = head.tapped
         self._head = head
-        self._n_vocab = n_vocab
-        self._ends = ends
+        self._follows_zeros = follows_zeros
+        self._n_vocab: int = tokenizer.n_vocab
+        self._ends = tokenizer.eog_ids
         self._runner = runner
         self._known: dict[Sequence, Followed] = {}
 
@@ -128,7 +132,7 @@ class NextTokenDrafter:
     def _begin(self, sequence: Sequence, start: int, width: int) -> Followed:
         """Start a sequence's state at position ``start``."""
         known = self._known[sequence] = Followed(Sequence(self._runner.pool, checkpoints=0))
-        first, n = (-1, 1) if start == 0 and self.follows_zeros else (start, 0)
+        first, n = (-1, 1) if start == 0 and self._follows_zeros else (start, 0)
         known.base = first + self.lag
         known.keep(first, np.zeros((n, width), np.float32))
         return known
@@ -229,7 +233,5 @@ def offer_next_token(file: ModelFile, target: Runner, tokenizer: Tokenizer) -> N
     for linear in head.linears():
         linear.pack()
     pool = new_pool(head, EngineConfig(page_size=target.pool.page_size))
-    found = NextTokenDrafter(head, Runner(head, pool, target.n_threads), tokenizer.n_vocab, tokenizer.eog_ids)
-    found.tapped = head.tapped
     target.tapped = tuple(sorted({*target.tapped, *head.tapped}))
-    return found
+    return NextTokenDrafter(head, Runner(head, pool, target.n_threads), tokenizer)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from oxillama.engine.sampling.batch import GOOD, workspaces
-from oxillama.engine.sampling.logprobs import SampledToken, TokenLogprobs, likeliest, token_logprobs
+from oxillama.engine.sampling.logprobs import SampledToken, sampled_token
 from oxillama.engine.sampling.sampler import Distribution, Sampler, Xorshift64
 from oxillama.engine.sequence import Sequence
 from oxillama.errors import GrammarError, SamplingError
@@ -164,8 +164,7 @@ def sample_drafted(
     sampler.take(GOOD, token, logprob, workspace.vocab)
     if top is None:
         return token
-    processed = TokenLogprobs(token, logprob, likeliest(workspace, top))
-    return SampledToken(token, token_logprobs(logits, token, top, sampler.chain.kernels), processed)
+    return sampled_token(token, logprob, workspace, logits, top, sampler.chain.kernels)
 
 
 def draw(ids: np.ndarray, probabilities: np.ndarray, u: float) -> int:

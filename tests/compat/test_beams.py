@@ -20,7 +20,7 @@ def test_the_adapter_finds_what_the_engine_finds(width: int) -> None:
         found = beam_generate(config, prompt, EngineBeamAdapter(engine), end)
         assert found == engine.beam_generate(PROMPT, config)
         assert found[0].tokens[: len(prompt)] == tuple(prompt)
-        engine.model.call(engine.model.loop._release_dropped)
+        engine.model.call(engine.model.loop._clean_up)
         assert engine.model.pool.n_used == before
 
 

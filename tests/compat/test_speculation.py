@@ -115,7 +115,7 @@ def test_a_checkpoint_can_be_restored_more_than_once(kind: str) -> None:
     another.close()
     del sync
     engine._own_session = None
-    engine.model.call(engine.model.loop._release_dropped)
+    engine.model.call(engine.model.loop._clean_up)
     engine.model.check_integrity()
     assert not engine.model.loop.held
     engine.close()

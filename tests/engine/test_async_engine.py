@@ -7,14 +7,14 @@ import gc
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from oxillama import (
     AsyncEngine,
-    ConfigError,
     EngineClosed,
     GenerationTimeout,
     QueueFull,
@@ -27,15 +27,10 @@ from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.loop import EngineLoop
 from oxillama.engine.sampling.sampler import Sampler
 from tests.support.interpreter import FREE_THREADED
-from tests.support.waiting import idle, stopped, until
+from tests.support.waiting import check_all_free, in_asyncio, run, stopped, until
 
 GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox", "One day", "A boat"]
-
-
-@pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY, num_threads=2)
 
 
 @pytest.fixture(autouse=True)
@@ -46,15 +41,7 @@ def everything_comes_back(engine: InferenceEngine) -> Iterator[None]:
     if FREE_THREADED:
         gc.collect()
     until(lambda: not [t for t in threading.enumerate() if t.name == "oxillama" and t not in before])
-    idle(engine)
-    engine.model.check_integrity()
-    engine.model.call(engine.model.prefix_cache.clear)
-    assert engine.model.runner.pool.n_used == 0
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """A coroutine, in a minute or not at all."""
-    asyncio.run(asyncio.wait_for(main(), 60))
+    check_all_free(engine)
 
 
 def test_many_requests_share_batches_and_each_gets_its_own_text(engine: InferenceEngine) -> None:
@@ -63,119 +50,93 @@ def test_many_requests_share_batches_and_each_gets_its_own_text(engine: Inferenc
     expected = [engine.generate(p, sampler=s, max_tokens=30) for p, s in jobs]
     before = engine.metrics_snapshot().steps
 
-    async def main() -> None:
-        async with AsyncEngine(engine) as many:
-            with stopped(engine):  # they arrive together, however long that takes
-                tasks = [asyncio.ensure_future(many.generate(p, sampler=s, max_tokens=30)) for p, s in jobs]
-                await asyncio.sleep(0)
-            assert await asyncio.gather(*tasks) == expected
+    async def main(many: AsyncEngine) -> None:
+        with stopped(engine):  # they arrive together, however long that takes
+            tasks = [asyncio.ensure_future(many.generate(p, sampler=s, max_tokens=30)) for p, s in jobs]
+            await asyncio.sleep(0)
+        assert await asyncio.gather(*tasks) == expected
 
-    run(main)
+    in_asyncio(engine, main)
     assert engine.metrics_snapshot().steps - before < 100  # and not 12 times 30
 
 
 def test_streams_yield_pieces_as_they_come(engine: InferenceEngine) -> None:
     expected = engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=20)
 
-    async def main() -> None:
-        async with AsyncEngine(engine) as many:
-            generation = many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=20)
-            pieces = [piece async for piece in generation]
-            assert len(pieces) > 5
-            assert "".join(pieces) == expected == generation.text
-            assert generation.finish_reason == "length"
-            assert [piece async for piece in many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=20)] == pieces
+    async def main(many: AsyncEngine) -> None:
+        generation = many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=20)
+        pieces = [piece async for piece in generation]
+        assert len(pieces) > 5
+        assert "".join(pieces) == expected == generation.text
+        assert generation.finish_reason == "length"
+        assert [piece async for piece in many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=20)] == pieces
 
-    run(main)
+    in_asyncio(engine, main)
 
 
 def test_closing_the_generator_cancels(engine: InferenceEngine) -> None:
-    async def main() -> None:
-        async with AsyncEngine(engine) as many:
-            stream = many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=400)
-            await stream.__anext__()
-            await stream.aclose()
-            generation = many.stream(PROMPTS[1], sampler=GREEDY, max_tokens=400)
-            await generation.__anext__()
-            await generation.aclose()
-            assert generation.finish_reason == "cancelled"
-            assert len(generation.tokens) < 40
-            with stopped(engine):  # or the text might have ended
-                task = asyncio.create_task(many.generate(PROMPTS[2], max_tokens=400))
-                await asyncio.sleep(0.02)
-                task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            while engine.model.scheduler.running:
-                await asyncio.sleep(0.001)
+    async def main(many: AsyncEngine) -> None:
+        generation = many.stream(PROMPTS[1], sampler=GREEDY, max_tokens=400)
+        await generation.__anext__()
+        await generation.aclose()
+        assert generation.finish_reason == "cancelled"
+        assert len(generation.tokens) < 40
+        with stopped(engine):  # or the text might have ended
+            task = asyncio.create_task(many.generate(PROMPTS[2], max_tokens=400))
+            await asyncio.sleep(0.02)
+            task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while engine.model.scheduler.running:
+            await asyncio.sleep(0.001)
 
-    run(main)
+    in_asyncio(engine, main)
 
 
 def test_a_dropped_generation_is_cancelled(engine: InferenceEngine) -> None:
-    async def main() -> None:
-        async with AsyncEngine(engine) as many:
-            generation = many.stream(PROMPTS[0], max_tokens=400)
-            await generation.__anext__()
-            del generation
-            gc.collect()
-            await many.generate(PROMPTS[1], max_tokens=3)
-            while engine.model.scheduler.running:
-                await asyncio.sleep(0.001)
+    async def main(many: AsyncEngine) -> None:
+        generation = many.stream(PROMPTS[0], max_tokens=400)
+        await generation.__anext__()
+        del generation
+        gc.collect()
+        await many.generate(PROMPTS[1], max_tokens=3)
+        while engine.model.scheduler.running:
+            await asyncio.sleep(0.001)
 
-    run(main)
+    in_asyncio(engine, main)
 
 
 def test_a_slow_reader_pauses_its_own_stream_alone(engine: InferenceEngine) -> None:
     expected = engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=60)
 
-    async def main() -> None:
-        async with AsyncEngine(engine) as many:
-            slow = many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=60, window=3)
-            await many.generate(PROMPTS[1], sampler=GREEDY, max_tokens=100)
-            assert len(slow.tokens) == 0  # it says what was read
-            assert slow._request.n_generated < 12  # three pieces, and tokens that show nothing yet
-            assert (await slow).text == expected
-            assert slow.finish_reason == "length"
+    async def main(many: AsyncEngine) -> None:
+        slow = many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=60, window=3)
+        await many.generate(PROMPTS[1], sampler=GREEDY, max_tokens=100)
+        assert len(slow.tokens) == 0  # it says what was read
+        assert slow._request.n_generated < 12  # three pieces, and tokens that show nothing yet
+        assert (await slow).text == expected
+        assert slow.finish_reason == "length"
 
-    run(main)
-
-
-def test_running_streams_go_on_with_the_model_they_began_with() -> None:
-    other = InferenceEngine.from_gguf(demo.DRAFT)
-    expected = other.generate(PROMPTS[0], sampler=GREEDY, max_tokens=30)
-
-    async def main() -> None:
-        async with AsyncEngine(other) as many:
-            stream = many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=30)
-            await stream.__anext__()
-            other.load_model(demo.STORY)
-            assert (await stream).text == expected
-            assert await many.generate(PROMPTS[0], sampler=GREEDY, max_tokens=30) != expected
-        with pytest.raises(ConfigError, match="no model"):
-            AsyncEngine(InferenceEngine())
-
-    run(main)
+    in_asyncio(engine, main)
 
 
 def test_a_full_queue_is_said() -> None:
     config = SchedulerConfig(max_sequences=1, max_waiting=2)
     small = InferenceEngine.from_gguf(demo.STORY, scheduler=config)
 
-    async def main() -> None:
-        async with AsyncEngine(small) as many:
-            first = many.stream(PROMPTS[0], max_tokens=300)
-            await first.__anext__()
-            with stopped(small):
-                others = [many.stream(p, max_tokens=2) for p in PROMPTS[1:3]]
-                with pytest.raises(QueueFull, match="2 requests may wait"):
-                    many.stream(PROMPTS[3])
-            await first.aclose()
-            for other in others:
-                await other
-            await many.generate(PROMPTS[3], max_tokens=1)
+    async def main(many: AsyncEngine) -> None:
+        first = many.stream(PROMPTS[0], max_tokens=300)
+        await first.__anext__()
+        with stopped(small):
+            others = [many.stream(p, max_tokens=2) for p in PROMPTS[1:3]]
+            with pytest.raises(QueueFull, match="2 requests may wait"):
+                many.stream(PROMPTS[3])
+        await first.aclose()
+        for other in others:
+            await other
+        await many.generate(PROMPTS[3], max_tokens=1)
 
-    run(main)
+    in_asyncio(small, main)
 
 
 def test_what_one_request_raises_ends_it_alone(
@@ -191,34 +152,29 @@ def test_what_one_request_raises_ends_it_alone(
 
     monkeypatch.setattr(Sampler, "row", row)
 
-    async def main() -> None:
-        async with AsyncEngine(engine) as many:
-            bad = many.generate(PROMPTS[0], sampler=SamplerConfig(seed=666), max_tokens=30)
-            good = many.generate(PROMPTS[1], sampler=GREEDY, max_tokens=30)
-            results = await asyncio.gather(bad, good, return_exceptions=True)
-            assert isinstance(results[0], RuntimeError)
-            assert results[1] == expected
+    async def main(many: AsyncEngine) -> None:
+        bad = many.generate(PROMPTS[0], sampler=SamplerConfig(seed=666), max_tokens=30)
+        good = many.generate(PROMPTS[1], sampler=GREEDY, max_tokens=30)
+        results = await asyncio.gather(bad, good, return_exceptions=True)
+        assert isinstance(results[0], RuntimeError)
+        assert results[1] == expected
 
-    run(main)
+    in_asyncio(engine, main)
 
 
 def test_when_a_step_fails_every_caller_is_told_and_the_engine_serves_on(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def step(self: EngineLoop) -> bool:
-        raise SystemError("the end")
+    async def main(many: AsyncEngine) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(EngineLoop, "step", Mock(side_effect=SystemError("the end")))
+            tasks = [many.generate(prompt) for prompt in PROMPTS]
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(result) for result in results} == {RequestFailed}
+        assert {type(result.__cause__) for result in results} == {SystemError}  # type: ignore[union-attr]
+        assert await many.generate(PROMPTS[0], max_tokens=2)
 
-    async def main() -> None:
-        async with AsyncEngine(engine) as many:
-            with monkeypatch.context() as patch:
-                patch.setattr(EngineLoop, "step", step)
-                tasks = [many.generate(prompt) for prompt in PROMPTS]
-                results = await asyncio.gather(*tasks, return_exceptions=True)
-            assert {type(result) for result in results} == {RequestFailed}
-            assert {type(result.__cause__) for result in results} == {SystemError}  # type: ignore[union-attr]
-            assert await many.generate(PROMPTS[0], max_tokens=2)
-
-    run(main)
+    in_asyncio(engine, main)
 
 
 @pytest.mark.parametrize("finish", [False, True])
@@ -264,26 +220,24 @@ def test_a_request_that_ends_without_having_run_wakes_its_reader(
 ) -> None:
     monkeypatch.setattr(engine.model.scheduler.admission, "admit", lambda *args: False)
 
-    async def main() -> None:
-        async with AsyncEngine(engine) as many:
-            for _ in range(2):
-                waiting = many.stream(PROMPTS[0], max_tokens=5, timeout=0.1)
-                assert (await asyncio.wait_for(waiting._result(), 20)).finish_reason == "timeout"
+    async def main(many: AsyncEngine) -> None:
+        for _ in range(2):
+            waiting = many.stream(PROMPTS[0], max_tokens=5, timeout=0.1)
+            assert (await asyncio.wait_for(waiting._result(), 20)).finish_reason == "timeout"
 
-    run(main)
+    in_asyncio(engine, main)
 
 
 def test_embeddings_join_the_batch(engine: InferenceEngine) -> None:
     expected = engine.embed_batch(PROMPTS, pooling="mean", normalize=True)
 
-    async def main() -> None:
-        async with AsyncEngine(engine) as many:
-            text = asyncio.create_task(many.generate(PROMPTS[0], sampler=GREEDY, max_tokens=30))
-            found = await asyncio.gather(*(many.embed(p, pooling="mean", normalize=True) for p in PROMPTS))
-            assert all((mine == other).all() for mine, other in zip(found, expected))
-            assert await text == engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=30)
+    async def main(many: AsyncEngine) -> None:
+        text = asyncio.create_task(many.generate(PROMPTS[0], sampler=GREEDY, max_tokens=30))
+        found = await asyncio.gather(*(many.embed(p, pooling="mean", normalize=True) for p in PROMPTS))
+        assert all((mine == other).all() for mine, other in zip(found, expected))
+        assert await text == engine.generate(PROMPTS[0], sampler=GREEDY, max_tokens=30)
 
-    run(main)
+    in_asyncio(engine, main)
 
 
 def test_threads_and_coroutines_share_an_engine(engine: InferenceEngine) -> None:
@@ -293,17 +247,16 @@ def test_threads_and_coroutines_share_an_engine(engine: InferenceEngine) -> None
     def work(i: int) -> None:
         texts[i] = engine.generate(PROMPTS[i], sampler=GREEDY, max_tokens=40)
 
-    async def main() -> None:
-        async with AsyncEngine(engine) as many:
-            threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
-            for thread in threads:
-                thread.start()
-            found = await asyncio.gather(*(many.generate(p, sampler=GREEDY, max_tokens=40) for p in PROMPTS))
-            assert found == expected
-            for thread in threads:
-                await asyncio.get_running_loop().run_in_executor(None, thread.join)
+    async def main(many: AsyncEngine) -> None:
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+        for thread in threads:
+            thread.start()
+        found = await asyncio.gather(*(many.generate(p, sampler=GREEDY, max_tokens=40) for p in PROMPTS))
+        assert found == expected
+        for thread in threads:
+            await asyncio.get_running_loop().run_in_executor(None, thread.join)
 
-    run(main)
+    in_asyncio(engine, main)
     assert [texts[i] for i in range(3)] == expected[:3]
 
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from oxillama import AsyncEngine, Completion, Grammar, InferenceEngine, demo
+from oxillama import Completion, Grammar, InferenceEngine, demo
 from oxillama.apps.batch.plain import Settings
 from oxillama.apps.batch.rows import Rows
 from oxillama.text.grammar.structural_tags import rules_whole_text
 from oxillama.text.toolcalls import GRAMMARS, grammar_of_template
 from tests.support.command_line import output
 from tests.support.server import serving
+from tests.support.waiting import in_asyncio
 
 PROMPT = "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}"
 PROMPT += "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('</think>')[-1] }}<|im_end|>\n"
@@ -80,11 +81,7 @@ def test_the_answer_follows_the_constraint(engine: InferenceEngine, way: str, bu
     assert bool(generation.reasoning) is bool(budget)
     assert engine.chat(ASK, message_format="auto", **asked) == text
 
-    async def main() -> Any:
-        async with AsyncEngine(engine) as many:
-            return await many.chat(ASK, **asked)
-
-    assert asyncio.run(main()) == text
+    assert in_asyncio(engine, lambda many: many.chat(ASK, **asked)) == text
     if not isinstance(constraint.get("grammar"), Grammar):
         row = json.dumps({"messages": ASK, **asked}).encode()
         answer = json.loads(asyncio.run(Rows(engine, Settings(model_name="x")).line(0, row)))

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from unittest.mock import Mock
 
 import pytest
 
@@ -165,8 +166,5 @@ def test_an_interrupted_wait_raises_the_interrupt() -> None:
 
 
 def test_a_wait_that_fails_raises_its_own_error() -> None:
-    def fail() -> None:
-        raise RuntimeError("can't start new thread")
-
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        waited(fail)
+        waited(Mock(side_effect=RuntimeError("can't start new thread")))

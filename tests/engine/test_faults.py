@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,6 +30,7 @@ from oxillama.models.thread_tuner import SizeTuner, ThreadTuner
 from oxillama.text.grammar import GrammarState
 from oxillama.text.tokenizer.tokenizer import StreamDecoder
 from tests.support.kernels import same_bits
+from tests.support.waiting import in_asyncio
 
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]
 SAMPLERS = [
@@ -68,15 +70,15 @@ def expected(engine: InferenceEngine) -> list[str]:
 def texts(engine: InferenceEngine) -> list[Any]:
     """What four requests that share their steps give: texts, or what they raise."""
 
-    async def main() -> list[Any]:
-        async with AsyncEngine(engine) as many:
-            tasks = [
-                many.generate(prompt, sampler=sampler, max_tokens=20, ignore_eos=True, stop="zzz")
-                for prompt, sampler in zip(PROMPTS, SAMPLERS)
-            ]
-            return await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
+    async def main(many: AsyncEngine) -> list[Any]:
+        tasks = [
+            many.generate(prompt, sampler=sampler, max_tokens=20, ignore_eos=True, stop="zzz")
+            for prompt, sampler in zip(PROMPTS, SAMPLERS)
+        ]
+        return await asyncio.gather(*tasks, return_exceptions=True)
 
-    return asyncio.run(main())
+    found: list[Any] = in_asyncio(engine, main)
+    return found
 
 
 class Once:
@@ -132,12 +134,8 @@ def test_what_always_fails_is_told_to_everybody(
 ) -> None:
     engine.model.call(engine.model.prefix_cache.clear)
     where, name = PLACES[place]
-
-    def fails(*args: Any) -> Any:
-        raise ZeroDivisionError("a fault")
-
     with monkeypatch.context() as patch:
-        patch.setattr(where, name, fails)
+        patch.setattr(where, name, Mock(side_effect=ZeroDivisionError("a fault")))
         found = texts(engine)
     assert {type(error) for error in found} <= {RequestFailed, ZeroDivisionError}
     assert sum(type(error) is RequestFailed for error in found) >= 3
@@ -194,12 +192,8 @@ def test_samplers_of_a_batch_that_fails_are_as_before(monkeypatch: pytest.Monkey
 
     logits = np.random.default_rng(0).normal(size=(3, 50)).astype(np.float32)
     plain, failed = samplers(), samplers()
-
-    def fails(work: Any) -> Any:
-        raise MemoryError
-
     with monkeypatch.context() as patch:
-        patch.setattr(batch_module, "in_openmp_thread", fails)
+        patch.setattr(batch_module, "in_openmp_thread", Mock(side_effect=MemoryError))
         with suppress(MemoryError):
             sample_batch(failed, logits, [[], [], []])
     assert [s.state() for s in failed] == [s.state() for s in plain]
@@ -227,14 +221,11 @@ def test_slabs_are_whole_where_memory_ends(where: str, monkeypatch: pytest.Monke
     from oxillama.engine.cache import pages
     from tests.support.serving import Serving
 
-    def fails(*args: Any, **kwargs: Any) -> Any:
-        raise MemoryError
-
     serving = Serving()
     (group,) = serving.pool.groups
     with monkeypatch.context() as patch:
         if where == "memory":
-            patch.setattr(pages, "aligned_empty", fails)
+            patch.setattr(pages, "aligned_empty", Mock(side_effect=MemoryError))
         else:
             group.table = FailsOnce(group.table)  # type: ignore[assignment]
         with pytest.raises(KvCacheFullError, match="expected memory for"):

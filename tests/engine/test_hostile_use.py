@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
+import math
 import os
 import pickle
 import sys
@@ -17,6 +18,8 @@ import pytest
 
 from oxillama import (
     AsyncEngine,
+    AsyncSpecConfig,
+    BeamSearchConfig,
     ConfigError,
     EngineClosed,
     EngineConfig,
@@ -24,6 +27,7 @@ from oxillama import (
     OxiLlamaError,
     PromptError,
     SamplerConfig,
+    SchedulerConfig,
     TokenizerError,
     demo,
     pool_hidden_states,
@@ -32,7 +36,7 @@ from oxillama.base.locks import ForkedOpen
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.request import Piece
 from oxillama.engine.sampling import breakers
-from tests.support.waiting import until
+from tests.support.waiting import together, until
 
 GREEDY = SamplerConfig.greedy()
 PROMPT = "Once upon a time"
@@ -44,6 +48,45 @@ def engine() -> Iterator[InferenceEngine]:
     engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
     yield engine
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "values"),
+    [
+        (EngineConfig, "num_threads", [0, -2, 10**6, 1.0]),
+        (EngineConfig, "context_size", [0, 10**7]),
+        (EngineConfig, "prefill_chunk_size", [0]),
+        (EngineConfig, "page_size", [0, 48]),
+        (EngineConfig, "kv_type", ["q4_k", "q8_0:", "q8_0:q8_0:f16", ":f16"]),
+        (EngineConfig, "kv_memory_limit", [0, 1.5]),
+        (EngineConfig, "prefix_cache_bytes", [-1, True]),
+        (EngineConfig, "seed", [-1]),
+        (EngineConfig, "sampler", [{"top_k": 3}]),
+        (EngineConfig, "scheduler", [{"max_waiting": 3}]),
+        (SchedulerConfig, "max_sequences", [0, 1.5]),
+        (SchedulerConfig, "max_waiting", [True]),
+        (SchedulerConfig, "max_decode_wait_ms", [0, math.nan]),
+        (SchedulerConfig, "promote_seconds", ["1"]),
+        (GenerationOptions, "max_tokens", [-1, 1.5, True]),
+        (GenerationOptions, "stop", [[""], [3]]),
+        (GenerationOptions, "priority", [0.5]),
+        (GenerationOptions, "timeout", [0, "1", math.nan]),
+        (GenerationOptions, "logprobs", [3]),
+        (GenerationOptions, "top_logprobs", [-1, True, 1.5]),
+        (BeamSearchConfig, "beam_width", [0]),
+        (BeamSearchConfig, "max_new_tokens", [0]),
+        (BeamSearchConfig, "length_penalty", [-1.0]),
+        (BeamSearchConfig, "early_stopping", [1]),
+        (AsyncSpecConfig, "spec_k", [0, 65]),
+        (AsyncSpecConfig, "max_tokens", [-1]),
+        (AsyncSpecConfig, "force_n1", [1]),
+        (AsyncSpecConfig, "draft_sampler", [None]),
+    ],
+)
+def test_options_have_ranges(kind: type, field: str, values: list[object]) -> None:
+    for value in values:
+        with pytest.raises(ConfigError, match=field):
+            kind(**{field: value})
 
 
 @pytest.mark.parametrize(
@@ -77,6 +120,7 @@ def test_a_value_out_of_range_is_named(make: Callable[[], object]) -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
+        (lambda e: e.generate("\ud800"), TokenizerError),
         (lambda e: e.generate([HUGE]), PromptError),
         (lambda e: e.generate([None]), PromptError),
         (lambda e: e.generate(range(10**12)), PromptError),
@@ -172,15 +216,7 @@ def test_what_belongs_to_an_engine_is_not_copied(engine: InferenceEngine) -> Non
 def test_two_readers_of_a_text_both_get_its_end(window: int, engine: InferenceEngine) -> None:
     expected = engine.generate(PROMPT, sampler=GREEDY, max_tokens=60)
     stream = engine.stream(PROMPT, sampler=GREEDY, max_tokens=60, window=window)
-    found: list[str] = []
-    readers = [
-        threading.Thread(target=lambda: found.append(stream.result().text), daemon=True) for _ in range(3)
-    ]
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join(30)
-    assert found == [expected] * 3
+    assert together(3, lambda: stream.result().text) == [expected] * 3
 
 
 def test_two_tasks_await_a_text(engine: InferenceEngine) -> None:

@@ -39,26 +39,19 @@ def watched(engine: InferenceEngine) -> list[weakref.ref[object]]:
     return [weakref.ref(part) for part in parts]
 
 
-def test_a_dropped_engine_is_freed() -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_dropped_engine_is_freed(closed: bool) -> None:
     before = threads()
     engine = InferenceEngine.from_gguf(demo.STORY)
     engine.generate(PROMPT, max_tokens=4)
     engine.generate_batch([PROMPT] * 3, max_tokens=4)
     engine.prefill(PROMPT)
     parts = watched(engine)
+    for _ in range(2 * closed):
+        engine.close()
     del engine
     until(lambda: all(part() is None for part in parts))
     until(lambda: threads() <= before)
-
-
-def test_a_closed_engine_is_freed() -> None:
-    engine = InferenceEngine.from_gguf(demo.STORY)
-    engine.generate(PROMPT, max_tokens=4)
-    parts = watched(engine)
-    engine.close()
-    engine.close()
-    del engine
-    until(lambda: all(part() is None for part in parts))
 
 
 def test_a_dropped_async_engine_is_freed() -> None:
@@ -120,14 +113,6 @@ def test_a_closed_engine_says_so() -> None:
             call()
     engine.close()
     session.close()
-
-
-def test_closing_may_wait_for_what_runs() -> None:
-    engine = InferenceEngine.from_gguf(demo.STORY)
-    expected = engine.generate(PROMPT, sampler=GREEDY, max_tokens=40)
-    streams = engine.stream_batch([PROMPT] * 2, sampler=GREEDY, max_tokens=40, window=2)
-    engine.close(finish=True)
-    assert ["".join(stream) for stream in streams] == [expected] * 2
 
 
 def test_another_model_lets_running_streams_end() -> None:

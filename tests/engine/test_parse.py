@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypedDict
 
 import pytest
 
-from oxillama import AnswerCut, InferenceEngine, demo
+from oxillama import AnswerCut, InferenceEngine
 
 MESSAGES = [{"role": "user", "content": "My friend is called Tom."}]
 
@@ -28,12 +27,6 @@ class Friend:
 
 class Plain(TypedDict):
     brave: bool
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[InferenceEngine]:
-    with InferenceEngine.from_gguf(demo.STORY) as engine:
-        yield engine
 
 
 def test_an_answer_is_an_object_of_the_type(engine: InferenceEngine) -> None:

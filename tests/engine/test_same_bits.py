@@ -167,7 +167,7 @@ def check_scenario(
             )
         elif request.finish_reason == "cancelled":
             assert arrival.aborted < 10**6
-        check_as_alone(serving, request, arrival.max_tokens)
+        check_as_alone(serving, request)
     serving.check_empty()
 
 

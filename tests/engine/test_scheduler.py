@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
-from oxillama.base.config.engine import SchedulerConfig
 from oxillama.engine.features.embeddings import EmbeddingRequest
 from oxillama.engine.runner import InFlight
 from oxillama.engine.scheduler import ScheduledBatch
 from oxillama.engine.sequence import SeqState, Sequence
-from oxillama.errors import ConfigError, KvCacheFullError, QueueFull, RequestFailed, SamplingError
+from oxillama.errors import KvCacheFullError, QueueFull, RequestFailed, SamplingError
 from tests.support.kernels import same_bits
-from tests.support.serving import Letters, Serving, check_as_alone, n_vocab_of
+from tests.support.serving import Letters, Recorded, Serving, check_as_alone, n_vocab_of
 from tests.support.tiny_models import tokens_of
 
 LONG = 60
@@ -81,8 +82,7 @@ def test_streams_run_in_every_step_of_a_long_prompt() -> None:
     assert all(b.n_decode == 1 and b.n_decode + b.n_prefill <= 17 for b in seen)
     assert len(seen) == math.ceil(150 / 16)
     serving.run(stream, long)
-    for request, most in ((stream, LONG), (long, 2)):
-        check_as_alone(serving, request, most)
+    check_as_alone(serving, stream, long)
 
 
 def test_a_chunk_beside_streams_takes_no_longer_than_they_may_wait() -> None:
@@ -215,8 +215,7 @@ def test_the_higher_priority_takes_pages_from_the_lower() -> None:
     serving.run(high)
     assert low.finish_reason is None
     serving.run(low)
-    check_as_alone(serving, low, 20)
-    check_as_alone(serving, high, 3)
+    check_as_alone(serving, low, high)
     serving.check_empty()
 
 
@@ -237,8 +236,7 @@ def test_what_waits_with_pages_of_a_session_gives_way(runs: bool) -> None:
     assert urgent in serving.scheduler.running
     serving.run(*first, waits, urgent)
     assert serving.scheduler.queues.preemptions == 0
-    for request, n in ((waits, 6), (urgent, 6), *((request, 20) for request in first)):
-        check_as_alone(serving, request, n)
+    check_as_alone(serving, *first, waits, urgent)
     serving.check_empty()
 
 
@@ -248,9 +246,8 @@ def test_when_pages_run_out_the_latest_gives_way_and_goes_on_later(cached_pages:
     requests = [serving.submit(prompt(30, seed=i), max_tokens=40) for i in range(3)]
     serving.run(*requests)
     assert serving.scheduler.queues.preemptions > 0
-    for request in requests:
-        assert request.finish_reason in ("length", "stop")
-        check_as_alone(serving, request, 40)
+    assert {request.finish_reason for request in requests} <= {"length", "stop"}
+    check_as_alone(serving, *requests)
     serving.check_empty()
 
 
@@ -265,7 +262,7 @@ def test_a_reader_that_pauses_is_the_first_to_give_way() -> None:
     assert paused.sequence.state is SeqState.PREEMPTED
     paused.window = math.inf
     serving.run(paused)
-    check_as_alone(serving, paused, LONG)
+    check_as_alone(serving, paused)
     serving.check_empty()
 
 
@@ -285,8 +282,7 @@ def test_a_tenant_waits_a_step_however_many_of_another_go_on_after_a_pause() -> 
     assert other.finish_reason is not None
     assert sum(request in serving.scheduler.running for request in paused) == 1
     serving.run(*paused)
-    for request in paused:
-        check_as_alone(serving, request, LONG)
+    check_as_alone(serving, *paused)
 
 
 def test_a_stream_that_grows_takes_from_one_that_pauses_not_from_a_later_one() -> None:
@@ -328,20 +324,11 @@ def test_hidden_states_of_a_request_that_is_preempted_come_once(name: str, steps
     assert same_bits(states(True), expected)
 
 
-def test_nobody_is_admitted_to_pages_that_others_will_need() -> None:
-    serving = Serving(max_pages=8, chunk=16, cached_pages=0)
-    first = serving.submit(prompt(100), max_tokens=3)
-    serving.step()
-    second = serving.submit(prompt(30, seed=1), max_tokens=3)
-    serving.step()
-    assert second.sequence.state is SeqState.WAITING
-    serving.run(first, second)
-    assert serving.scheduler.queues.preemptions == 0
-
-
-def test_a_stream_that_goes_on_has_a_page_promised() -> None:
-    serving = Serving(max_pages=4, cached_pages=0)
-    first = serving.submit(prompt(30), max_tokens=20)
+@pytest.mark.parametrize(("pages", "n_prompt", "n_text"), [(8, 100, 3), (4, 30, 20)])
+def test_nobody_is_admitted_to_pages_that_others_will_need(pages: int, n_prompt: int, n_text: int) -> None:
+    """For the rest of a prompt, or for the next page of a stream."""
+    serving = Serving(max_pages=pages, chunk=16 if n_prompt > 64 else 64, cached_pages=0)
+    first = serving.submit(prompt(n_prompt), max_tokens=n_text)
     serving.step()
     second = serving.submit(prompt(30, seed=1), max_tokens=3)
     serving.step()
@@ -399,7 +386,7 @@ def test_a_preempted_request_is_counted_once_and_its_work_is_kept() -> None:
     assert serving.prefix.looked_up_tokens == 80
     assert low.n_cached == 0
     assert sum(batch.n_prefill for batch in seen) <= 40 + 2  # of the high one, and the last ones again
-    check_as_alone(serving, low, 30)
+    check_as_alone(serving, low)
 
 
 def test_the_same_prompt_under_another_key_is_not_waited_for() -> None:
@@ -442,7 +429,7 @@ def test_a_request_that_can_never_fit_fails_alone() -> None:
     assert big.finish_reason == "error"
     assert isinstance(big.error, KvCacheFullError)
     assert "7 pages of 16 tokens needed, 3 available" in str(big.error)
-    check_as_alone(serving, small, 3)
+    check_as_alone(serving, small)
     grows = serving.submit(prompt(40), max_tokens=LONG)
     serving.run(grows)
     assert isinstance(grows.error, KvCacheFullError)
@@ -493,11 +480,7 @@ def test_what_was_held_back_is_not_shown_after_an_error(monkeypatch: pytest.Monk
     request = serving.submit(prompt(10), max_tokens=6, stop=(text[2] + "\0",))
     while len(request.sequence.tokens) < 13:
         serving.step()
-
-    def fail(*args: Any) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(request.sampler, "row", fail)
+    monkeypatch.setattr(request.sampler, "row", Mock(side_effect=ZeroDivisionError))
     serving.run(request)
     assert isinstance(request.error, RequestFailed)
     assert isinstance(request.error.__cause__, ZeroDivisionError)
@@ -512,7 +495,7 @@ def test_deadlines() -> None:
     serving.run(waits)
     assert waits.finish_reason == "timeout"
     serving.run(runs)
-    check_as_alone(serving, runs, 8)
+    check_as_alone(serving, runs)
 
 
 def test_the_next_deadline_is_that_of_any_request() -> None:
@@ -589,8 +572,7 @@ def test_more_prompts_than_may_run_take_turns() -> None:
     requests = [serving.submit(prompt(10, seed=i), max_tokens=4) for i in range(5)]
     while serving.step():
         assert len(serving.scheduler.running) <= 2
-    for request in requests:
-        check_as_alone(serving, request, 4)
+    check_as_alone(serving, *requests)
 
 
 def test_a_request_without_anything_to_do_ends_at_once() -> None:
@@ -601,6 +583,24 @@ def test_a_request_without_anything_to_do_ends_at_once() -> None:
     assert serving.prefix.misses == 0
 
 
+def spoil(
+    monkeypatch: pytest.MonkeyPatch, serving: Serving, bad: Recorded, change: Callable[[Any], np.ndarray]
+) -> None:
+    """Has passes give what ``change`` makes of the rows of one request, or raise what it raises."""
+    real = serving.runner.complete
+
+    def complete(in_flight: InFlight, *args: Any) -> list[np.ndarray | None]:
+        found = zip(in_flight.sequences, real(in_flight, *args))
+        rows = [(sequence is bad.sequence, None if row is None else row.copy()) for sequence, row in found]
+        return [change(row) if is_bad and row is not None else row for is_bad, row in rows]
+
+    monkeypatch.setattr(serving.runner, "complete", complete)
+
+
+def lack_memory(row: np.ndarray) -> np.ndarray:
+    raise MemoryError("too much")
+
+
 @pytest.mark.parametrize("name", ["llama", "jamba"])
 def test_what_the_model_raises_ends_the_request_that_is_at_fault(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -609,37 +609,21 @@ def test_what_the_model_raises_ends_the_request_that_is_at_fault(
     good, bad = (serving.submit(tokens_of(10, n_vocab_of(name), seed=i), max_tokens=6) for i in range(2))
     serving.step()
     serving.step()
-    real = serving.runner.complete
-
-    def complete(in_flight: InFlight, *args: Any) -> list[np.ndarray | None]:
-        sequences, rows = in_flight.sequences, real(in_flight, *args)
-        if bad.sequence in sequences:
-            raise MemoryError("too much")
-        return rows
-
-    monkeypatch.setattr(serving.runner, "complete", complete)
+    spoil(monkeypatch, serving, bad, lack_memory)
     serving.run(good, bad)
     assert isinstance(bad.error, MemoryError)
     assert good.error is None
-    check_as_alone(serving, good, 6)
+    check_as_alone(serving, good)
     serving.check_empty()
 
 
 def test_logits_that_are_not_numbers_end_their_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     serving = Serving()
     good, bad = (serving.submit(prompt(10, seed=i), max_tokens=6) for i in range(2))
-    real = serving.runner.complete
-
-    def complete(in_flight: InFlight, *args: Any) -> list[np.ndarray | None]:
-        sequences, rows = in_flight.sequences, real(in_flight, *args)
-        if bad.sequence in sequences and rows[sequences.index(bad.sequence)] is not None:
-            rows[sequences.index(bad.sequence)] = np.full((1, n_vocab_of("llama")), np.nan, np.float32)
-        return rows
-
-    monkeypatch.setattr(serving.runner, "complete", complete)
+    spoil(monkeypatch, serving, bad, lambda row: np.full_like(row, np.nan))
     serving.run(good, bad)
     assert isinstance(bad.error, SamplingError)
-    check_as_alone(serving, good, 6)
+    check_as_alone(serving, good)
 
 
 def test_a_pass_that_is_run_again_gives_the_rows_of_that_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -656,15 +640,7 @@ def test_a_pass_that_is_run_again_gives_the_rows_of_that_pass(monkeypatch: pytes
     serving.scheduler.budget.row_seconds = 1e-9  # a chunk is full but for the stream's row
     serving.step()
     assert wanted.sequence.cached_len == 19
-    real = serving.runner.complete
-
-    def complete(in_flight: InFlight, *args: Any) -> list[np.ndarray | None]:
-        sequences, rows = in_flight.sequences, real(in_flight, *args)
-        if bad.sequence in sequences:
-            raise MemoryError("too much")
-        return [None if row is None else row.copy() for row in rows]
-
-    monkeypatch.setattr(serving.runner, "complete", complete)
+    spoil(monkeypatch, serving, bad, lack_memory)
     while wanted.finish_reason is None:
         serving.step()
     assert isinstance(bad.error, MemoryError)
@@ -672,7 +648,7 @@ def test_a_pass_that_is_run_again_gives_the_rows_of_that_pass(monkeypatch: pytes
     serving.check_empty()
 
 
-@pytest.mark.parametrize("where", ["complete", "schedule"])
+@pytest.mark.parametrize("where", ["complete", "add"])
 def test_an_interrupted_step_leaves_the_others_as_they_were(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -680,19 +656,12 @@ def test_an_interrupted_step_leaves_the_others_as_they_were(
     requests = [serving.submit(prompt(10, seed=i), max_tokens=6) for i in range(3)]
     for _ in range(9):
         serving.step()
-
-    def interrupted(*args: Any) -> None:
-        raise KeyboardInterrupt
-
+    owner = serving.runner if where == "complete" else ScheduledBatch
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        if where == "complete":
-            patch.setattr(serving.runner, "complete", interrupted)
-        else:
-            patch.setattr(ScheduledBatch, "add", interrupted)
+        patch.setattr(owner, where, Mock(side_effect=KeyboardInterrupt))
         serving.loop.step()
     serving.run(*requests)
-    for request in requests:
-        check_as_alone(serving, request, 6)
+    check_as_alone(serving, *requests)
     serving.check_empty()
 
 
@@ -701,31 +670,10 @@ def test_what_a_sampler_raises_ends_its_request_alone(monkeypatch: pytest.Monkey
     requests = [serving.submit(prompt(10, seed=i), max_tokens=6) for i in range(3)]
     for _ in range(9):
         serving.step()
-
-    def interrupted(*args: Any) -> None:
-        raise SystemExit
-
-    monkeypatch.setattr(requests[1].sampler, "row", interrupted)
+    monkeypatch.setattr(requests[1].sampler, "row", Mock(side_effect=SystemExit))
     serving.run(*requests)
     assert requests[1].finish_reason == "error"
     assert isinstance(requests[1].error, RequestFailed)
     assert isinstance(requests[1].error.__cause__, SystemExit)
-    for request in requests:
-        check_as_alone(serving, request, 6)
+    check_as_alone(serving, *requests)
     serving.check_empty()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_sequences": 0}, "max_sequences"),
-        ({"max_sequences": 1.5}, "max_sequences"),
-        ({"max_waiting": True}, "max_waiting"),
-        ({"max_decode_wait_ms": 0}, "max_decode_wait_ms"),
-        ({"max_decode_wait_ms": math.nan}, "max_decode_wait_ms"),
-        ({"promote_seconds": "1"}, "promote_seconds"),
-    ],
-)
-def test_bad_scheduler_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        SchedulerConfig(**options)

@@ -11,7 +11,6 @@ import pytest
 
 from oxillama import (
     ConfigError,
-    EngineConfig,
     GenerationTimeout,
     KvCacheFullError,
     PromptError,
@@ -22,25 +21,17 @@ from oxillama import (
 )
 from oxillama.compat.engine import InferenceEngine
 from tests.support.kernels import same_bits
-from tests.support.waiting import idle, stopped, until
+from tests.support.waiting import check_all_free, idle, stopped, until
 
 GREEDY = SamplerConfig.greedy()
 PROMPTS = ["Once upon a time", "The old toad", "In the garden", "Mia and the little fox"]
-
-
-@pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY, num_threads=2)
 
 
 @pytest.fixture(autouse=True)
 def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
     yield
     engine.reset()
-    idle(engine)
-    engine.model.check_integrity()
-    engine.model.call(engine.model.prefix_cache.clear)
-    assert engine.model.runner.pool.n_used == 0
+    check_all_free(engine)
 
 
 def test_a_batch_gives_the_texts_of_its_prompts_alone(engine: InferenceEngine) -> None:
@@ -89,6 +80,8 @@ def test_memory_stays_under_its_limit(engine: InferenceEngine) -> None:
     assert small.generate_batch(PROMPTS * 2, sampler=GREEDY, max_tokens=40) == expected
     assert small.model.runner.pool.memory_bytes <= limit
     assert small.metrics_snapshot().preemptions > 0
+    with pytest.raises(ConfigError, match="kv_memory_limit"):
+        InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=1000)
 
 
 def test_no_memory_before_it_is_needed() -> None:
@@ -131,42 +124,6 @@ def test_salted_prompts_share_with_their_own_kind_only(engine: InferenceEngine) 
         engine.generate(prompt, max_tokens=1, salt=salt)
         known.append((cache.hits - before[0], cache.misses - before[1]))
     assert known == [(0, 1), (0, 1), (1, 0), (0, 1), (1, 0)]
-
-
-def test_the_own_sequence_by_hand(engine: InferenceEngine) -> None:
-    tokens = engine.tokenize("Mia and the little fox went to the sea.")
-    whole = engine.logits(tokens)
-    assert same_bits(engine.forward_prefill(tokens[:6]), whole[5])
-    assert same_bits(engine.forward_decode(tokens[6]), whole[6])
-    engine.rewind(4)
-    assert engine.kv_cache_seq_len == 4
-    assert same_bits(engine.prefill(tokens[4:]), whole[-1])
-    for wrong in (-1, 100, True):
-        with pytest.raises(ConfigError, match="n_tokens"):
-            engine.rewind(wrong)
-
-
-def test_snapshots_of_the_own_sequence(engine: InferenceEngine) -> None:
-    tokens = engine.tokenize("Mia and the little fox went to the sea. They found a boat, and then")
-    whole = engine.logits(tokens)
-    engine.prefill(tokens[:18])
-    snapshot = engine.kv_snapshot()
-    engine.reset()
-    engine.prefill(tokens[3:9])
-    engine.kv_restore(snapshot)
-    assert same_bits(engine.prefill(tokens[18:]), whole[-1])
-    engine.kv_restore(snapshot)
-    assert engine.kv_cache_seq_len == 18
-    assert same_bits(engine.prefill(tokens[18:]), whole[-1])
-    for other in (
-        InferenceEngine.from_gguf(demo.DRAFT),
-        InferenceEngine.from_gguf(demo.STORY, compute="f32"),
-        InferenceEngine.from_gguf(demo.STORY, kv_type="f32"),
-    ):
-        other.prefill(tokens[:3])
-        with pytest.raises(ConfigError, match="snapshot"):
-            other.kv_restore(snapshot)
-        assert other.kv_cache_seq_len == 3
 
 
 def test_generations_and_the_own_sequence_take_turns(engine: InferenceEngine) -> None:
@@ -242,37 +199,6 @@ def test_a_timeout_gives_what_there_is(engine: InferenceEngine) -> None:
         engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=480, timeout=0.005)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"priority": 0.5}, "priority"),
-        ({"timeout": 0}, "timeout"),
-        ({"timeout": "1"}, "timeout"),
-        ({"timeout": float("nan")}, "timeout"),
-    ],
-)
-def test_bad_options(engine: InferenceEngine, options: dict[str, object], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        engine.generate(PROMPTS[0], **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"kv_memory_limit": 0},
-        {"kv_memory_limit": 1.5},
-        {"prefix_cache_bytes": -1},
-        {"prefix_cache_bytes": True},
-        {"scheduler": {"max_waiting": 3}},
-    ],
-)
-def test_bad_engine_options(options: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        EngineConfig(**options)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="kv_memory_limit"):
-        InferenceEngine.from_gguf(demo.STORY, kv_memory_limit=1000)
-
-
 def test_a_full_queue_is_said_to_threads_too() -> None:
     config = SchedulerConfig(max_sequences=1, max_waiting=1)
     engine = InferenceEngine.from_gguf(demo.STORY, scheduler=config)
@@ -285,13 +211,6 @@ def test_a_full_queue_is_said_to_threads_too() -> None:
     for stream in streams:
         stream.close()
     assert engine.generate(PROMPTS[1], max_tokens=2)
-
-
-def test_tokens_as_text_and_bytes(engine: InferenceEngine) -> None:
-    pieces = engine.vocab_bytes()
-    assert len(pieces) == engine.tokenizer.n_vocab
-    token = engine.tokenize("fox", add_special=False)[-1]
-    assert engine.decode_token(token) == pieces[token].decode()
 
 
 def test_metrics_count_what_happens(engine: InferenceEngine) -> None:
@@ -337,25 +256,6 @@ def test_the_steps_of_a_prompt() -> None:
         waiting = fresh.stream(PROMPTS[0], max_tokens=1)
         assert math.isnan(waiting.timings.spent) and waiting.prefill_steps == []
     waiting.close()
-
-
-def test_metrics_as_prometheus_text() -> None:
-    parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is optional")
-    fresh = InferenceEngine.from_gguf(demo.STORY)
-    fresh.generate(PROMPTS[0], sampler=GREEDY, max_tokens=10)
-    text = fresh.metrics.prometheus({"model_name": "story"})
-    found = {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in parser.text_string_to_metric_families(text)
-        for sample in family.samples
-    }
-    model = ("model_name", "story")
-    assert found["oxillama:generation_tokens_total", (model,)] == 10
-    assert found["oxillama:request_success_total", (("finished_reason", "length"), model)] == 1
-    assert found["oxillama:num_requests_running", (model,)] == 0
-    assert found["oxillama:time_to_first_token_seconds_count", (model,)] == 1
-    assert found["oxillama:time_to_first_token_seconds_bucket", (("le", "+Inf"), model)] == 1
-    assert found["oxillama:prompt_tokens_total", (model,)] == len(fresh.tokenizer.encode(PROMPTS[0]))
 
 
 def test_without_the_package_the_prometheus_text_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

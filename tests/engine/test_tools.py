@@ -28,6 +28,7 @@ from oxillama.text.toolcalls import (
 from tests.support.fitted import chat_tokens
 from tests.support.spread import each
 from tests.support.tool_models import AS_IT_IS, AS_JSON, SCHEMAS, TOOLS, tool_model
+from tests.support.waiting import in_asyncio
 
 ASK = [{"role": "user", "content": "hello"}]
 ROOM: dict[str, Any] = {
@@ -87,15 +88,14 @@ def test_events(engine: InferenceEngine) -> None:
 
 
 def test_events_in_asyncio(engine: InferenceEngine) -> None:
-    async def run() -> None:
-        async with AsyncEngine(engine) as shared:
-            generation = shared.stream_chat(ASK, tools=[ROOM], **ONE)
-            events = [event async for event in generation.events()]
-            assert any(isinstance(event, CallEnd) for event in events)
-            found = await shared.chat(ASK, tools=[ROOM], **ONE)
-            assert not isinstance(found, str) and found.tool_calls == generation.tool_calls
+    async def run(shared: AsyncEngine) -> None:
+        generation = shared.stream_chat(ASK, tools=[ROOM], **ONE)
+        events = [event async for event in generation.events()]
+        assert any(isinstance(event, CallEnd) for event in events)
+        found = await shared.chat(ASK, tools=[ROOM], **ONE)
+        assert not isinstance(found, str) and found.tool_calls == generation.tool_calls
 
-    asyncio.run(run())
+    in_asyncio(engine, run)
 
 
 def test_text_without_a_call_is_that_of_a_request_without_tools() -> None:
@@ -266,14 +266,13 @@ def test_the_loop_in_asyncio(engine: InferenceEngine) -> None:
         await asyncio.sleep(0)
         return f"{n}{s}"
 
-    async def run() -> None:
-        async with AsyncEngine(engine) as shared:
-            tools = [room, aroom]
-            for choice in ("room", "aroom"):
-                found = await arun_tools(shared, ASK, tools, tool_choice=choice, max_steps=1, seed=3, **FEW)
-                assert [told.result.error for told in found.results] == [None]
+    async def run(shared: AsyncEngine) -> None:
+        tools = [room, aroom]
+        for choice in ("room", "aroom"):
+            found = await arun_tools(shared, ASK, tools, tool_choice=choice, max_steps=1, seed=3, **FEW)
+            assert [told.result.error for told in found.results] == [None]
 
-    asyncio.run(run())
+    in_asyncio(engine, run)
 
 
 @pytest.mark.parametrize("as_json", [False, True])

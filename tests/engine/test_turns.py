@@ -27,7 +27,8 @@ from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.handle import Handle
 from oxillama.engine.request import Piece, Request
 from oxillama.engine.thread import EngineThread
-from tests.support.waiting import stopped, until
+from tests.support.kernels import same_bits
+from tests.support.waiting import stopped, together, until
 
 GREEDY = SamplerConfig(temperature=0, ignore_eos=True)
 PROMPT = "Once upon a time"
@@ -52,27 +53,21 @@ def slowed(engine: InferenceEngine, seconds: float) -> list[int]:
     return passes
 
 
-class StampedInbox:
+class StampedInbox(SimpleQueue[Any]):
     """An inbox that notes of each command how many passes began while it lay there."""
 
     def __init__(self, passes: list[int]) -> None:
         self.waits: list[int] = []
-        self._passes, self._queue = passes, SimpleQueue[tuple[int, Any]]()
+        self._passes = passes
 
-    def put(self, command: Any) -> None:
-        self._queue.put((len(self._passes), command))
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        super().put((len(self._passes), item))
 
-    def get(self, timeout: float | None = None) -> Any:
-        return self._taken(*self._queue.get(timeout=timeout))
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        return self._taken(*super().get(block, timeout))
 
     def get_nowait(self) -> Any:
-        return self._taken(*self._queue.get_nowait())
-
-    def empty(self) -> bool:
-        return self._queue.empty()
-
-    def qsize(self) -> int:
-        return self._queue.qsize()
+        return self._taken(*super().get_nowait())
 
     def _taken(self, at: int, command: Any) -> Any:
         if command is not None:
@@ -122,15 +117,7 @@ def test_twenty_threads_get_their_turns(engine: InferenceEngine) -> None:
     until(lambda: len(passes) > 2)
     waits.clear()
 
-    def work() -> None:
-        for _ in range(5):
-            engine.model.check_integrity()
-
-    threads = [threading.Thread(target=work) for _ in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    together(20, lambda: [engine.model.check_integrity() for _ in range(5)])
     assert len(waits) == 100
     assert max(waits) <= 1, waits
     for stream in streams:
@@ -253,26 +240,6 @@ def test_closing_finishes_those_that_wait_too() -> None:
     assert ["".join(stream) for stream in streams] == [expected] * 3
 
 
-def together(n: int, work: Callable[[], object]) -> list[object]:
-    """What ``work`` returns or raises in n threads that begin together."""
-    barrier, found = threading.Barrier(n), list[object]()
-
-    def run() -> None:
-        barrier.wait(60)
-        try:
-            found.append(work())
-        except Exception as error:
-            found.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(n)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(found) == n
-    return found
-
-
 def let_others_run() -> None:
     for _ in range(100):
         time.sleep(0)
@@ -353,6 +320,7 @@ def test_threads_that_prefill_a_session_together_take_turns(
         runs = [session.tokens[i : i + 6] for i in range(0, 24, 6)]
         assert all(len(set(run)) == 1 for run in runs)
         assert len({run[0] for run in runs}) == 4
+        assert same_bits(session.forward(5), engine.logits(session.tokens)[-1])
 
 
 def test_a_thread_with_the_number_of_an_engines_thread_that_has_ended_is_outside() -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -98,11 +99,8 @@ def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path: Path, monkeypatch:
 def test_a_file_that_appears_meanwhile_is_not_replaced_without_overwrite(
     tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_link(*paths: Path) -> None:
-        raise OSError(errno.EPERM, "no links")
-
     if not links:
-        monkeypatch.setattr(os, "link", no_link)
+        monkeypatch.setattr(os, "link", Mock(side_effect=OSError(errno.EPERM, "no links")))
     path = tmp_path / "a"
     with (
         pytest.raises(ModelFileError, match="expected no such file"),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,7 +17,6 @@ from oxillama import (
     AsyncEngine,
     ConfigError,
     EngineClosed,
-    EngineConfig,
     Generation,
     GenerationOptions,
     Grammar,
@@ -26,21 +26,19 @@ from oxillama import (
     ReceiptError,
     SamplerConfig,
     Session,
-    _kernels,
     demo,
 )
 from oxillama.compat.engine import InferenceEngine
-from oxillama.engine import loading
 from oxillama.engine.runner import Runner
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import read_spec
 from oxillama.sessions import verification
-from tests.support.serving import AsManyAsMayBe, Letters, use_drafter
-from tests.support.zoo import MODELS, VARIANTS
+from tests.support.kernels import PRESENT
+from tests.support.serving import AsManyAsMayBe, use_drafter, zoo_engine
+from tests.support.zoo import VARIANTS
 
 PROMPT = demo.PROMPTS[0]
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
-TARGETS = [name for name, reason in _kernels.targets().items() if reason is None]
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +130,7 @@ def test_it_is_the_same_after_preemption() -> None:
         assert all(small.verify(receipt) for receipt in expected)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", PRESENT)
 def test_any_engine_gives_and_verifies_the_same(
     engine: InferenceEngine, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,32 +174,11 @@ def test_logits_are_computed_a_part_at_a_time(
     assert engine.model.loop.held == {}
 
 
-class Few(Letters):
-    """Tokens for models without a vocabulary."""
-
-    n_vocab = 48
-
-    def stream_decoder(self, continuing: bool = False, shown: Any = ()) -> Any:
-        return Silent()
-
-
-class Silent:
-    """Text of no token."""
-
-    def push(self, token: int) -> str:
-        return "x"
-
-    def flush(self) -> str:
-        return ""
-
-
 @pytest.mark.parametrize(
     "name", ["mamba", "mamba2", "jamba", "rwkv7", "gemma3", "deepseek2", "glm-dsa", "qwen3moe"]
 )
 def test_every_kind_of_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Few())
-    engine = InferenceEngine()
-    engine.load_model_from_bytes(MODELS[name].file())
+    engine = zoo_engine(monkeypatch, name)
     prompt = [5, 9, 3, 7, 7, 2, 8, 1, 4, 6, 9, 9]
     receipt = receipt_of(engine, prompt, temperature=1.5)
     assert engine.verify(receipt)
@@ -213,13 +190,10 @@ def test_every_kind_of_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_the_context_counts_where_it_decides_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Few())
     variant = next(
         name for name, made in VARIANTS.items() if read_spec(ModelFile.open(made.file())).depends_on_context
     )
-    engines = [InferenceEngine(EngineConfig(context_size=size)) for size in (80, 70)]
-    for engine in engines:
-        engine.load_model_from_bytes(VARIANTS[variant].file())
+    engines = [zoo_engine(monkeypatch, variant, context_size=size) for size in (80, 70)]
     receipt = receipt_of(engines[0], [5, 9, 3])
     assert engines[0].verify(receipt)
     with pytest.raises(ConfigError, match="context_size: expected 80 as in the receipt, got 70"):
@@ -276,10 +250,7 @@ def test_a_text_that_is_cut_has_one(engine: InferenceEngine) -> None:
 def test_there_is_none_where_none_was_asked_for(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(self: Any, row: np.ndarray) -> bytes:
-        raise AssertionError("hashed")
-
-    monkeypatch.setattr("oxillama.sessions.chain.LogitsChain.add", failing)
+    monkeypatch.setattr("oxillama.sessions.chain.LogitsChain.add", Mock(side_effect=AssertionError("hashed")))
     done = engine.stream(PROMPT, max_tokens=3).result()
     assert done.receipt is None
 

@@ -11,21 +11,14 @@ import pytest
 import oxillama
 from oxillama import ConfigError, KvCacheFullError, PromptError, SamplerConfig, demo
 from oxillama.compat.engine import InferenceEngine
-from oxillama.engine import loading
 from oxillama.engine.sequence import Sequence
 from oxillama.sessions.going_on import go_on
 from tests.support.kernels import same_bits
-from tests.support.serving import Letters
+from tests.support.serving import zoo_engine
 from tests.support.waiting import stopped
-from tests.support.zoo import MODELS
 
 GREEDY = SamplerConfig.greedy()
 TEXT = "Mia and the little fox went to the sea. They found a boat, and then"
-
-
-@pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY, num_threads=2)
 
 
 def test_many_sessions_beside_requests(engine: InferenceEngine) -> None:
@@ -173,17 +166,9 @@ def test_a_session_goes_on_behind_a_cancelled_generation(engine: InferenceEngine
         assert session.tokens == found[0] and len(session) == len(found[0])
 
 
-class Few(Letters):
-    """Tokens for models without a vocabulary."""
-
-    n_vocab = 1
-
-
 @pytest.mark.parametrize("name", ["mamba2", "jamba", "rwkv7", "gemma3", "deepseek2", "glm-dsa"])
 def test_every_kind_of_state(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Few())
-    engine = InferenceEngine()
-    engine.load_model_from_bytes(MODELS[name].file())
+    engine = zoo_engine(monkeypatch, name)
     tokens = [5, 9, 3, 7, 7, 2, 8, 1, 4, 6, 9, 9]
     whole = engine.logits(tokens)
     with engine.session() as session, session.fork() as other:
@@ -260,9 +245,7 @@ def test_what_does_not_fit_changes_nothing() -> None:
 def test_a_session_that_gives_way_goes_on_with_the_same_bits(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Few())
-    engine = InferenceEngine()
-    engine.load_model_from_bytes(MODELS[name].file())
+    engine = zoo_engine(monkeypatch, name)
     tokens = [5, 9, 3, 7, 7, 2, 8, 1, 4, 6, 9, 9]
     whole, limit = engine.logits(tokens), engine.model.pool.limit
     with engine.session() as session, engine.session() as other:
@@ -319,18 +302,6 @@ def test_a_session_that_gives_way_keeps_its_pages_from_itself() -> None:
         small.model.check_integrity()
 
 
-def test_threads_share_a_session_call_by_call(engine: InferenceEngine) -> None:
-    with engine.session() as session:
-        threads = [threading.Thread(target=lambda i=i: session.prefill([i + 5] * 6)) for i in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        runs = [session.tokens[i : i + 6] for i in range(0, 24, 6)]
-        assert all(len(set(run)) == 1 for run in runs)
-        assert same_bits(session.forward(5), engine.logits([*session.tokens])[-1])
-
-
 def test_the_engines_own_names_are_those_of_a_session(engine: InferenceEngine) -> None:
     tokens = engine.tokenize(TEXT)
     whole = engine.logits(TEXT)
@@ -339,15 +310,20 @@ def test_the_engines_own_names_are_those_of_a_session(engine: InferenceEngine) -
     assert same_bits(engine.forward_decode(tokens[5]), whole[5])
     assert same_bits(engine.forward_one(tokens[6]), whole[6])
     engine.truncate(6)
+    for wrong in (-1, 100, True):
+        with pytest.raises(ConfigError, match="n_tokens"):
+            engine.rewind(wrong)
     engine.rewind(5)
     assert engine.kv_cache_seq_len == 5
     snapshot = engine.kv_snapshot()
     engine.reset()
     assert engine.kv_cache_seq_len == 0
+    engine.prefill(tokens[3:9])
     engine.kv_restore(snapshot)
     assert same_bits(engine.prefill(tokens[5:]), whole[-1])
     assert engine.detokenize(tokens) == TEXT
     assert engine.vocab_bytes()[tokens[-1]].decode() == engine.decode_token(tokens[-1])
+    assert len(engine.vocab_bytes()) == engine.tokenizer.n_vocab
     assert not engine.is_eos(tokens[-1])
     assert same_bits(engine.embed_with(TEXT, "max"), engine.embed_batch_with([TEXT], "max")[0])
     assert engine.metadata["general.architecture"] == "llama"

@@ -11,6 +11,7 @@ import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -33,20 +34,18 @@ from oxillama import (
 from oxillama.base.config.sampler import ORDER
 from oxillama.base.formats import KV_TYPES
 from oxillama.compat.engine import InferenceEngine
-from oxillama.engine import loading
 from oxillama.engine.loading import LoadedModel
 from oxillama.engine.queues import Fairness
 from oxillama.errors import ModelFingerprintMismatch, SnapshotIncompatible
 from oxillama.sessions.options import plain_options, stage_names
 from oxillama.sessions.sequences import tokenizer_digest
 from oxillama.sessions.snapshot import EngineSnapshot
-from tests.support.adapters import adapter_file
+from tests.support.adapters import activated_adapter
 from tests.support.kernels import PRESENT, same_bits
-from tests.support.serving import AsManyAsMayBe, Letters, use_drafter
+from tests.support.serving import AsManyAsMayBe, use_drafter, zoo_engine
 from tests.support.spread import pairs
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import stopped
-from tests.support.zoo import MODELS, VARIANTS, VOCAB
 
 PROMPTS = ("Once upon a time", "Mia and the Golden Drum\n\n", "The colours: 🟥🟩", "a a a b a a a b a a a")
 
@@ -159,54 +158,43 @@ def check_goes_on(
 EXAMPLES = int(os.environ.get("OXILLAMA_EXAMPLES", "60"))
 
 
+OPTIONS = st.fixed_dictionaries(
+    {
+        "seed": st.integers(0, 99),
+        "max_tokens": st.sampled_from([3, 20, 45]),
+        "adapters": st.sampled_from([None, demo.PIRATE, [(demo.PIRATE, 0.4), (demo.PIRATE, -0.1)]]),
+        "stop": st.sampled_from([(), (" the", ". She had a"), ("zzz",)]),
+    }
+)
+KEPT = st.sampled_from(
+    [{}, {"logprobs": True}, {"top_logprobs": 3}, {"keep_logits": True}, {"receipt": True}]
+)
+DRAFTERS = st.sampled_from([None, "lookup", "self", demo.DRAFT])
+ENGINES = st.tuples(
+    st.sampled_from([(16, 16), (1, 16), (4, 64), (64, 16)]),  # pages
+    st.sampled_from([(512, 3), (2, 512)]),  # chunks
+    st.sampled_from([(1, 2), (2, 1)]),  # threads
+    st.sampled_from(sorted(KV_TYPES)).map(lambda kv_type: (kv_type, kv_type)),
+    st.tuples(DRAFTERS, DRAFTERS),
+)
+
+
 @pytest.mark.slow
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(
     name=st.sampled_from(sorted(SAMPLERS)),
     prompt=st.sampled_from(PROMPTS),
-    seed=st.integers(0, 99),
-    max_tokens=st.sampled_from([3, 20, 45]),
     pieces=st.lists(st.integers(0, 12), min_size=1, max_size=3),
-    pages=st.sampled_from([(16, 16), (1, 16), (4, 64), (64, 16)]),
-    chunks=st.sampled_from([(512, 3), (2, 512)]),
-    threads=st.sampled_from([(1, 2), (2, 1)]),
-    kv_type=st.sampled_from(sorted(KV_TYPES)),
-    speculate=st.tuples(*(st.sampled_from([None, "lookup", "self", demo.DRAFT]),) * 2),
-    adapters=st.sampled_from([None, demo.PIRATE, [(demo.PIRATE, 0.4), (demo.PIRATE, -0.1)]]),
-    stop=st.sampled_from([(), (" the", ". She had a"), ("zzz",)]),
-    logprobs=st.sampled_from(
-        [{}, {"logprobs": True}, {"top_logprobs": 3}, {"keep_logits": True}, {"receipt": True}]
-    ),
+    engines=ENGINES,
+    options=OPTIONS,
+    kept=KEPT,
     compress=st.booleans(),
 )
 def test_the_rest_of_a_text_is_the_same(
-    name: str,
-    prompt: str,
-    seed: int,
-    max_tokens: int,
-    pieces: list[int],
-    pages: tuple[int, int],
-    chunks: tuple[int, int],
-    threads: tuple[int, int],
-    kv_type: str,
-    speculate: tuple[Any, Any],
-    adapters: Any,
-    stop: tuple[str, ...],
-    logprobs: dict[str, Any],
-    compress: bool,
+    name: str, prompt: str, pieces: list[int], engines: Any, options: Any, kept: Any, compress: bool
 ) -> None:
-    engines = [
-        engine_of(*settings, kv_type, what) for *settings, what in zip(pages, chunks, threads, speculate)
-    ]
-    options = {
-        **SAMPLERS[name],
-        **logprobs,
-        "seed": seed,
-        "max_tokens": max_tokens,
-        "stop": stop,
-        "adapters": adapters,
-    }
-    check_goes_on(*engines, prompt, pieces, compress, **options)
+    here, there = (engine_of(*settings) for settings in zip(*engines))
+    check_goes_on(here, there, prompt, pieces, compress, **{**SAMPLERS[name], **kept, **options})
 
 
 @pytest.mark.parametrize("name", sorted(SAMPLERS))
@@ -260,12 +248,6 @@ def test_half_a_character_and_half_a_stop_string(tmp_path: Path) -> None:
     assert {(True, False), (False, True)} <= set(found)
 
 
-class Numbers(Letters):
-    """Tokens for models without a vocabulary."""
-
-    n_vocab = VOCAB
-
-
 FAMILIES = ("llama-arrays", "gemma3", "deepseek2", "glm-dsa", "minicpm3", "gpt-oss", "bloom", "mamba",
             "mamba2", "jamba", "granitehybrid", "lfm2", "rwkv6", "rwkv7", "qwen35",
             "kimi-linear")  # fmt: skip
@@ -273,15 +255,9 @@ FAMILIES = ("llama-arrays", "gemma3", "deepseek2", "glm-dsa", "minicpm3", "gpt-o
 
 @pytest.mark.parametrize(("name", "kv_type"), pairs(FAMILIES, sorted(KV_TYPES)))
 def test_every_kind_of_state(name: str, kv_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Numbers())
-    made = []
-    for page_size, chunk, speculate in ((16, 512, "lookup"), (4, 3, None)):
-        engine = InferenceEngine(
-            EngineConfig(page_size=page_size, prefill_chunk_size=chunk, kv_type=kv_type, speculate=speculate)
-        )
-        engine.load_model_from_bytes({**MODELS, **VARIANTS}[name].file())
-        made.append(engine)
-    here, there = made
+    new = functools.partial(zoo_engine, monkeypatch, name, kv_type=kv_type)
+    here = new(page_size=16, prefill_chunk_size=512, speculate="lookup")
+    there = new(page_size=4, prefill_chunk_size=3)
     prompt = [5, 9, 7, 7, 2, 8, 1, 4, 6, 9, 9, 5, 9, 7, 7, 2, 8]
     for seed in (1, 2):
         options = {"seed": seed, "temperature": 0.6, "max_tokens": 24, "ignore_eos": True}
@@ -410,18 +386,9 @@ def test_adapters_go_with_a_snapshot(tmp_path: Path) -> None:
 
 
 def test_an_activated_adapter_applies_from_the_same_token(tmp_path: Path) -> None:
-    rng = np.random.default_rng(5)
     model = InferenceEngine.from_gguf(demo.STORY)
     tokens = model.tokenize("Once upon a time there was a fox")
-    n_embd = model.spec.n_embd
-    pairs = {
-        "blk.1.attn_output.weight": (
-            rng.standard_normal((4, n_embd)).astype(np.float32),
-            rng.standard_normal((n_embd, 4)).astype(np.float32),
-        )
-    }
-    path = tmp_path / "activated.gguf"
-    path.write_bytes(adapter_file("llama", pairs, invocation_tokens=tokens[4:6]))
+    path = activated_adapter(tmp_path / "activated.gguf", tokens[4:6])
     options: dict[str, Any] = {"seed": 2, "max_tokens": 20, "adapters": path, "window": 1}
     expected = model.stream(tokens, **options).result()
     assert expected.text != model.generate(tokens, seed=2, max_tokens=20)
@@ -778,12 +745,8 @@ def test_a_generation_that_cannot_be_begun_is_an_error_and_keeps_no_page(
     next(going.events())
     data = going.snapshot()
     going.result()
-
-    def add(request: object) -> None:
-        raise MemoryError
-
     with monkeypatch.context() as patched:
-        patched.setattr(engine.model.loop, "add", add)
+        patched.setattr(engine.model.loop, "add", Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             engine.restore(data)
     engine.model.check_integrity()

@@ -18,7 +18,6 @@ from oxillama import (
     Completion,
     ConfigError,
     GrammarError,
-    LoadedLora,
     Receipt,
     ReceiptError,
     SamplerConfig,
@@ -30,7 +29,8 @@ from oxillama import (
 from oxillama.compat.engine import InferenceEngine
 from oxillama.sessions.receipt import AdapterUse
 from oxillama.sessions.verification import positions_of
-from tests.support.adapters import adapter_file
+from tests.sessions.test_receipts import receipt_of
+from tests.support.adapters import activated_adapter
 
 PROMPT = demo.PROMPTS[0]
 GRAMMAR = "root ::= [A-Za-z ,.'\\n]+"
@@ -38,11 +38,6 @@ OPTIONS: dict[str, Any] = {
     "temperature": 1.1, "seed": 7, "grammar": GRAMMAR, "max_tokens": 30, "repetition_penalty": 1.2,
     "adapters": [(demo.PIRATE, 0.5)],
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY, num_threads=1)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +55,12 @@ def receipt(truth: Completion) -> Receipt:
 
 def checked(engine: InferenceEngine, receipt: Receipt, **fields: Any) -> Verification:
     return engine.verify(dataclasses.replace(receipt, **fields).to_json(), adapters=demo.PIRATE)
+
+
+def difference(engine: InferenceEngine, receipt: Receipt, **fields: Any) -> tuple[str, int | None]:
+    """Cause and place of the first difference of a receipt with changed fields."""
+    found = checked(engine, receipt, **fields)
+    return found.cause, found.at
 
 
 def expected(engine: InferenceEngine, receipt: Receipt, **changes: Any) -> tuple[str, int]:
@@ -102,8 +103,7 @@ def test_a_token(engine: InferenceEngine, receipt: Receipt, at: int) -> None:
 def test_a_token_that_is_none(engine: InferenceEngine, receipt: Receipt, token: int) -> None:
     for at in (0, 13, 29):
         tokens = [*receipt.tokens[:at], token, *receipt.tokens[at + 1 :]]
-        found = checked(engine, receipt, tokens=tokens)
-        assert (found.cause, found.at) == ("token", at)
+        assert difference(engine, receipt, tokens=tokens) == ("token", at)
 
 
 CHANGES: dict[str, dict[str, Any]] = {
@@ -127,29 +127,22 @@ def test_an_option_of_the_sampler(engine: InferenceEngine, receipt: Receipt, fie
 
 def test_a_grammar_left_out(engine: InferenceEngine) -> None:
     options = {**OPTIONS, "grammar": "root ::= [a-f ]+"}
-    receipt = engine.stream(PROMPT, receipt=True, **options).result().receipt
-    assert receipt is not None
+    receipt = receipt_of(engine, PROMPT, **options)
     without = sampler_with(receipt, grammar=None)
-    found = checked(engine, receipt, sampler=without, grammar=None)
-    assert (found.cause, found.at) == expected(engine, receipt, grammar=None)
-    with pytest.raises(ReceiptError, match="grammar: expected the hash"):
-        checked(engine, receipt, sampler=without)
-    with pytest.raises(ReceiptError, match="grammar: expected the hash"):
-        checked(engine, receipt, grammar="00" * 32)
-    with pytest.raises(ReceiptError, match="grammar: expected the hash"):
-        checked(engine, receipt, grammar=None)
-    with pytest.raises(ReceiptError, match="grammar: expected the hash"):
-        checked(engine, receipt, sampler=sampler_with(receipt, grammar=GRAMMAR))
+    other = expected(engine, receipt, grammar=None)
+    assert difference(engine, receipt, sampler=without, grammar=None) == other
+    wrong: list[dict[str, Any]] = [{"sampler": sampler_with(receipt, grammar=GRAMMAR)}, {"sampler": without}]
+    for fields in (*wrong, {"grammar": "00" * 32}, {"grammar": None}):
+        with pytest.raises(ReceiptError, match="grammar: expected the hash"):
+            checked(engine, receipt, **fields)
 
 
 def test_a_grammar_that_allows_no_token_of_the_text(engine: InferenceEngine) -> None:
-    receipt = engine.stream(PROMPT, receipt=True, temperature=0, max_tokens=9).result().receipt
-    assert receipt is not None
+    receipt = receipt_of(engine, PROMPT, temperature=0, max_tokens=9)
     claimed = engine.stream(PROMPT, receipt=True, temperature=0, max_tokens=9, grammar='root ::= "Q"')
     other = claimed.result().receipt
     assert other is not None
-    found = checked(engine, receipt, sampler=other.sampler, grammar=other.grammar)
-    assert (found.cause, found.at) == ("token", 0)
+    assert difference(engine, receipt, sampler=other.sampler, grammar=other.grammar) == ("token", 0)
 
 
 @pytest.mark.parametrize("at", [0, 3, -1])
@@ -165,12 +158,9 @@ def test_a_token_of_the_prompt(engine: InferenceEngine, receipt: Receipt, at: in
 
 def test_adapters(engine: InferenceEngine, receipt: Receipt, tmp_path: Path) -> None:
     (use,) = receipt.adapters
-    found = checked(engine, receipt, adapters=())
-    assert (found.cause, found.at) == expected(engine, receipt, adapters=()) == ("logits", 0)
-    found = checked(engine, receipt, adapters=(dataclasses.replace(use, scale=0.5000001),))
-    assert (found.cause, found.at) == ("logits", 0)
-    found = checked(engine, receipt, adapters=(use, use))
-    assert (found.cause, found.at) == ("logits", 0)
+    assert expected(engine, receipt, adapters=()) == ("logits", 0)
+    for adapters in ((), (dataclasses.replace(use, scale=0.5000001),), (use, use)):
+        assert difference(engine, receipt, adapters=adapters) == ("logits", 0)
     for wrong in (dataclasses.replace(use, scale=0.0), dataclasses.replace(use, start=1)):
         found = checked(engine, receipt, adapters=(wrong,))
         assert (found.cause, found.at) == ("adapters", 0)
@@ -183,12 +173,9 @@ def test_adapters(engine: InferenceEngine, receipt: Receipt, tmp_path: Path) -> 
 
 
 def test_where_an_activated_adapter_begins(engine: InferenceEngine, tmp_path: Path) -> None:
-    lora, invocation = LoadedLora.load(demo.PIRATE), engine.tokenize(" a little", add_special=False)
-    pairs = {name: (lora.values(pair.a), lora.values(pair.b)) for name, pair in lora.pairs.items()}
-    path = tmp_path / "activated.gguf"
-    path.write_bytes(adapter_file("llama", pairs, alpha=lora.alpha, invocation_tokens=invocation))
-    receipt = engine.stream(PROMPT, receipt=True, **{**OPTIONS, "adapters": path}).result().receipt
-    assert receipt is not None
+    invocation = engine.tokenize(" a little", add_special=False)
+    path = activated_adapter(tmp_path / "activated.gguf", invocation)
+    receipt = receipt_of(engine, PROMPT, **{**OPTIONS, "adapters": path})
     (use,) = receipt.adapters
     assert 0 < use.start < len(receipt.prompt)
     assert engine.verify(receipt, adapters=path)
@@ -242,14 +229,12 @@ def test_a_text_that_was_cut(engine: InferenceEngine, receipt: Receipt, n: int) 
 
 def last_link(engine: InferenceEngine, receipt: Receipt, n: int) -> str:
     """The last link of the first ``n`` tokens."""
-    other = engine.stream(receipt.prompt, receipt=True, **{**OPTIONS, "max_tokens": n}).result().receipt
-    assert other is not None
+    other = receipt_of(engine, receipt.prompt, **{**OPTIONS, "max_tokens": n})
     return other.chain
 
 
 def test_a_text_that_was_lengthened(engine: InferenceEngine, receipt: Receipt) -> None:
-    longer = engine.stream(receipt.prompt, receipt=True, **{**OPTIONS, "max_tokens": 33}).result().receipt
-    assert longer is not None
+    longer = receipt_of(engine, receipt.prompt, **{**OPTIONS, "max_tokens": 33})
     with pytest.raises(ReceiptError, match="tokens: expected 0 to 30 token ids, got 33"):
         dataclasses.replace(longer, max_tokens=30)
     for stop in (["QZX"], [engine.detokenize(longer.tokens)[-12:-8]]):
@@ -263,8 +248,7 @@ def test_a_text_that_was_lengthened(engine: InferenceEngine, receipt: Receipt) -
 
 
 def test_a_text_behind_the_token_that_ends_it(engine: InferenceEngine) -> None:
-    receipt = engine.stream(PROMPT, receipt=True, temperature=0, max_tokens=None).result().receipt
-    assert receipt is not None
+    receipt = receipt_of(engine, PROMPT, temperature=0, max_tokens=None)
     assert receipt.finish_reason == "stop"
     longer = {"tokens": [*receipt.tokens, 5], "points": [*receipt.points, "00000000"]}
     found = checked(engine, receipt, **longer)
@@ -278,22 +262,17 @@ def test_a_text_behind_the_token_that_ends_it(engine: InferenceEngine) -> None:
 @pytest.mark.parametrize("at", [0, 13, 29])
 def test_a_link_of_the_chain(engine: InferenceEngine, receipt: Receipt, at: int) -> None:
     points = [*receipt.points[:at], f"{int(receipt.points[at], 16) ^ 1:08x}", *receipt.points[at + 1 :]]
-    found = checked(engine, receipt, points=points)
-    assert (found.cause, found.at) == ("logits", at)
+    assert difference(engine, receipt, points=points) == ("logits", at)
     if at == 29:
         last = receipt.chain[:-1] + ("1" if receipt.chain[-1] == "0" else "0")
-        found = checked(engine, receipt, chain=last)
-        assert (found.cause, found.at) == ("logits", at)
+        assert difference(engine, receipt, chain=last) == ("logits", at)
 
 
 def test_the_chain_of_no_tokens(engine: InferenceEngine) -> None:
-    receipt = engine.stream(PROMPT, receipt=True, max_tokens=0).result().receipt
-    assert receipt is not None
+    receipt = receipt_of(engine, PROMPT, max_tokens=0)
     assert engine.verify(receipt)
-    found = checked(engine, receipt, chain="00" * 32)
-    assert (found.cause, found.at) == ("logits", 0)
-    found = checked(engine, receipt, max_tokens=5)
-    assert (found.cause, found.at) == ("end", 0)
+    assert difference(engine, receipt, chain="00" * 32) == ("logits", 0)
+    assert difference(engine, receipt, max_tokens=5) == ("end", 0)
 
 
 def test_another_version_is_told(engine: InferenceEngine, receipt: Receipt) -> None:

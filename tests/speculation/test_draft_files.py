@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence as Listed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,15 +26,15 @@ from oxillama.speculation.block_drafter import BlockRunner
 from oxillama.speculation.draft_files import load_draft_file
 from oxillama.speculation.mtp import EAGER
 from oxillama.speculation.sampling import DraftSampler
-from oxillama.speculation.state import SPECULATION, Speculation
+from oxillama.speculation.speculator import features_of
 from tests.support.draft_pairs import Drafter, Stated
 from tests.support.kernels import same_bits
+from tests.support.noted_drafts import Noted, check_drafts, greedy_draft, submit
 from tests.support.paths import SHARED
 from tests.support.serving import (
     ENDS,
     AsManyAsMayBe,
     Letters,
-    Recorded,
     Serving,
     check_as_alone,
     n_vocab_of,
@@ -111,8 +110,7 @@ class Seen:
         seen: list[np.ndarray] = []
 
         def hook(start: int, hidden: np.ndarray, inputs: dict[int, np.ndarray]) -> None:
-            tapped = self.model.tapped
-            seen.append(np.concatenate([inputs.get(i, hidden) for i in tapped], axis=1) if tapped else hidden)
+            seen.append(features_of(self.model, hidden, inputs))
 
         self.sequence.schedule(n)
         self.runner.run([self.sequence], [Output.LAST_LOGITS], None, [hook])
@@ -315,24 +313,6 @@ class Tokenizer(Letters):
     n_vocab = VOCAB
 
 
-class Noted:
-    """Notes what a drafter drafted after which texts."""
-
-    def __init__(self, drafter: Any) -> None:
-        self.drafter, self.name, self.needs_hidden = drafter, drafter.name, True
-        self.tapped = getattr(drafter, "tapped", ())
-        self.notes: list[tuple[list[int], list[int]]] = []
-        self.observe, self.forget = drafter.observe, drafter.forget
-
-    def propose(
-        self, sequences: Listed[Sequence], samplers: Listed[DraftSampler], counts: Listed[int]
-    ) -> list[list[int]]:
-        texts = [list(sequence.tokens) for sequence in sequences]
-        found: list[list[int]] = self.drafter.propose(sequences, samplers, counts)
-        self.notes += zip(texts, found)
-        return found
-
-
 def serve(name: str, **options: Any) -> tuple[Serving, Noted]:
     """An engine core over a model of the zoo, and a drafter for it."""
     drafter = DRAFTERS[name]
@@ -344,47 +324,9 @@ def serve(name: str, **options: Any) -> tuple[Serving, Noted]:
     return serving, Noted(load_draft_file(name, file, serving.runner, letters, config))
 
 
-def submit(serving: Serving, drafter: Noted, prompt: list[int], **options: Any) -> Recorded:
-    request = serving.request(prompt, max_tokens=20, **options)
-    request.parts[SPECULATION] = Speculation(drafter, 4)
-    serving.loop.add(request)
-    return request
-
-
-def drafted(serving: Serving, noted: Noted, text: list[int]) -> list[int]:
-    """What the drafter drafts after a text that it sees for the first time, and all at once."""
-    drafter, whole, seen = noted.drafter, Sequence(serving.pool, text), []
-    tapped = getattr(drafter, "tapped", ())
-    whole.schedule(len(text) - 1)
-
-    def hook(start: int, hidden: np.ndarray, inputs: dict[int, np.ndarray]) -> None:
-        seen.append(np.concatenate([inputs.get(i, hidden) for i in tapped], axis=1) if tapped else hidden)
-
-    serving.runner.run([whole], [Output.LAST_LOGITS], None, [hook])
-    whole.commit()
-    drafter.observe(whole, 0, seen[0])
-    (found,) = drafter.propose([whole], [DraftSampler(sampler_of(serving.name, GREEDY))], [4])
-    drafter.forget(whole)
-    whole.release()
-    return list(found)
-
-
 @pytest.mark.parametrize("name", SERVED)
 def test_drafts_follow_from_the_text_alone(name: str) -> None:
-    """However its states came: in chunks, with other texts, behind drafts that were right or wrong."""
-    serving, drafter = serve(name, chunk=16)
-    n_vocab = n_vocab_of(serving.name)
-    prompts = [tokens_of(40, n_vocab), tokens_of(EAGER + 20, n_vocab, seed=2), [5]]
-    requests = [submit(serving, drafter, prompt, key=bytes([i])) for i, prompt in enumerate(prompts)]
-    serving.run(*requests)
-    for request in requests:
-        check_as_alone(serving, request, 20)
-    assert len(drafter.notes) > 20
-    assert any(len(found) > 1 for _, found in drafter.notes)
-    for text, found in drafter.notes:
-        assert found == drafted(serving, drafter, text)[: len(found)]
-    serving.check_empty()
-    assert not vars(drafter.drafter).get("_known")
+    check_drafts(*serve(name, chunk=16), EAGER + 20)
 
 
 @pytest.mark.parametrize("name", ["eagle3", "dspark", "dflash2", "assistant"])
@@ -396,8 +338,7 @@ def test_sampled_texts_and_other_rules(name: str) -> None:
         prompts = [tokens_of(36, n_vocab, seed=seed), tokens_of(50, n_vocab, seed=seed + 5), [seed, 5, 6]]
         requests = [submit(serving, drafter, prompt, sampler=SEEDED) for prompt in prompts]
         serving.run(*requests)
-        for request in requests:
-            check_as_alone(serving, request, 20)
+        check_as_alone(serving, *requests)
     assert any(found for _, found in drafter.notes)
     serving.check_empty()
 
@@ -425,8 +366,7 @@ def test_drafts_are_as_stated(name: str) -> None:
     noted.observe(text, 0, features[:2])
     noted.observe(text, 2, features[2:])
     for _ in range(2):
-        sampler = DraftSampler(sampler_of(serving.name, GREEDY))
-        assert noted.propose([text], [sampler], [4]) == [wanted[:4]]
+        assert greedy_draft(serving.name, noted, text, 4) == wanted[:4]
     noted.forget(text)
 
 

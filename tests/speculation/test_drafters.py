@@ -90,7 +90,7 @@ def run(serving: Serving, drafter: Drafter, sampler: SamplerConfig | None = None
     request.parts[SPECULATION] = Speculation(drafter, 4)
     serving.loop.add(request)
     serving.run(request)
-    check_as_alone(serving, request, 24)
+    check_as_alone(serving, request)
     return request
 
 
@@ -321,8 +321,7 @@ def test_a_drafter_reads_the_hidden_states_of_all_tokens(name: str) -> None:
     assert isinstance(reader, Reader)
     beside = serving.submit(tokens_of(30, n_vocab_of(name), seed=2), max_tokens=24, key=b"other")
     serving.run(request, beside)
-    check_as_alone(serving, request, 24)
-    check_as_alone(serving, beside, 24)
+    check_as_alone(serving, request, beside)
     serving.check_empty()
     whole = Sequence(serving.pool, [*prompt, *request.tokens])
     expected = serving.runner.forward([(whole, whole.pending)], all_logits=True, states=True)
@@ -340,7 +339,7 @@ def test_tokens_out_of_the_prefix_cache_are_not_shown() -> None:
     serving.run(second)
     assert first.speculation.drafter.starts[0] == 0  # type: ignore[union-attr]
     assert second.speculation.drafter.starts[0] == len(prompt) - 1  # type: ignore[union-attr]
-    check_as_alone(serving, second, 24)
+    check_as_alone(serving, second)
 
 
 @pytest.mark.parametrize("fails_at", [0, 3])
@@ -354,7 +353,7 @@ def test_a_reader_that_fails_costs_no_text(fails_at: int, caplog: pytest.LogCapt
     assert f"{reader.name}: cannot draft" in caplog.text
     assert isinstance(reader, Reader)
     assert reader.n_forgotten == 1
-    check_as_alone(serving, request, 24)
+    check_as_alone(serving, request)
     serving.check_empty()
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from oxillama import ConfigError, EngineConfig, SamplerConfig, demo
+from oxillama import ConfigError, EngineConfig, GrammarError, SamplerConfig, demo
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.features.constraints import Constraints
-from oxillama.speculation import jump_forward
 from oxillama.speculation.jump_forward import MOST_TOKENS, JumpForward
 from oxillama.text.chat.bridge import TokenizerBridge
 from oxillama.text.grammar import GrammarState
@@ -165,9 +165,7 @@ def test_stages_in_python_see_each_token(engine: InferenceEngine) -> None:
 def test_a_grammar_that_is_too_hard_to_look_ahead_is_sampled(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(*given: Any) -> list[int]:
-        raise jump_forward.GrammarError("grammar: expected less work")
-
-    monkeypatch.setattr(JumpForward, "tokens", fails)
+    error = GrammarError("grammar: expected less work")
+    monkeypatch.setattr(JumpForward, "tokens", Mock(side_effect=error))
     found, n = passes(engine, json_schema=SCHEMA)
     assert n == len(found.tokens) and json.loads(found.text)

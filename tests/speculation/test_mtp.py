@@ -26,12 +26,11 @@ from oxillama.reference import connections, gated_streams
 from oxillama.reference.decoder import ReferenceModel
 from oxillama.reference.products import float_products
 from oxillama.reference.rows import norm
-from oxillama.speculation.mtp import EAGER, RECENT, NextTokenDrafter, offer_next_token
-from oxillama.speculation.sampling import DraftSampler
-from oxillama.speculation.state import SPECULATION, Speculation
+from oxillama.speculation.mtp import EAGER, RECENT, offer_next_token
 from tests.support.kernels import PRESENT, same_bits
+from tests.support.noted_drafts import Noted, check_drafts, drafted, greedy_draft, submit
 from tests.support.paths import SHARED
-from tests.support.serving import Letters, Recorded, Serving, check_as_alone, n_vocab_of, sampler_of
+from tests.support.serving import Letters, Serving, check_as_alone, n_vocab_of
 from tests.support.spread import each
 from tests.support.tiny_models import Running, divergence, tokens_of
 from tests.support.zoo import MODELS, VOCAB
@@ -199,64 +198,17 @@ def test_files_have_numbers_for_the_block(name: str, keys: Any, wanted: dict[str
     assert max(spec.attending) < spec.n_layers  # the block is no layer of the model
 
 
-class Noted(NextTokenDrafter):
-    """Notes the texts that it drafted for and what it drafted."""
-
-    notes: list[tuple[list[int], list[int]]]
-
-    def propose(
-        self, sequences: Listed[Sequence], samplers: Listed[DraftSampler], counts: Listed[int]
-    ) -> list[list[int]]:
-        texts = [list(sequence.tokens) for sequence in sequences]
-        found = super().propose(sequences, samplers, counts)
-        self.notes += zip(texts, found)
-        return found
-
-
 def serve(name: str, **options: Any) -> tuple[Serving, Noted]:
     """An engine core over a model of the zoo, and what drafts for it."""
     serving = Serving(name, **options)
     made = offer_next_token(ModelFile.open(drafting(name)[0]), serving.runner, Letters())  # type: ignore[arg-type]
     assert made is not None
-    drafter = Noted(made._head, made._runner, n_vocab_of(name), Letters.eog_ids)
-    drafter.notes, drafter.tapped = [], made.tapped
-    return serving, drafter
-
-
-def submit(serving: Serving, drafter: Noted, prompt: list[int], **options: Any) -> Recorded:
-    request = serving.request(prompt, max_tokens=24, **options)
-    request.parts[SPECULATION] = Speculation(drafter, 4)
-    serving.loop.add(request)
-    return request
-
-
-def drafted(serving: Serving, drafter: Noted, text: list[int], n: int) -> list[int]:
-    """What a drafter that sees the states of a text for the first time, and all at once, drafts after it."""
-    whole = Sequence(serving.pool, text)
-    states = observed(serving.runner, whole, len(text) - 1)
-    fresh = NextTokenDrafter(drafter._head, drafter._runner, drafter._n_vocab, drafter._ends)
-    fresh.observe(whole, 0, states)
-    (found,) = fresh.propose([whole], [DraftSampler(sampler_of(serving.name, GREEDY))], [n])
-    fresh.forget(whole)
-    whole.release()
-    return found
+    return serving, Noted(made)
 
 
 @pytest.mark.parametrize("name", each(NAMES, 3))
 def test_drafts_follow_from_the_text_alone(name: str) -> None:
-    """However its states came: in chunks, with other texts, behind drafts that were right or wrong."""
-    serving, drafter = serve(name, chunk=16)
-    prompts = [tokens_of(40, n_vocab_of(name)), tokens_of(2 * EAGER, n_vocab_of(name), seed=2), [5]]
-    requests = [submit(serving, drafter, prompt, key=bytes([i])) for i, prompt in enumerate(prompts)]
-    serving.run(*requests)
-    for request in requests:
-        check_as_alone(serving, request, 24)
-    assert len(drafter.notes) > 20
-    assert any(len(found) > 1 for _, found in drafter.notes)
-    for text, found in drafter.notes:
-        assert found == drafted(serving, drafter, text, 4)[: len(found)]
-    assert not drafter._known
-    serving.check_empty()
+    check_drafts(*serve(name, chunk=16), 2 * EAGER)
 
 
 def test_a_text_behind_known_pages_drafts_too() -> None:
@@ -267,7 +219,7 @@ def test_a_text_behind_known_pages_drafts_too() -> None:
     drafter.notes.clear()
     second = submit(serving, drafter, prompt)
     serving.run(second)
-    check_as_alone(serving, second, 24)
+    check_as_alone(serving, second)
     assert any(found for _, found in drafter.notes)
 
 
@@ -277,15 +229,15 @@ def test_a_text_that_runs_again_from_the_start_is_followed() -> None:
     states = serving.runner.forward([(text, 29)], all_logits=True, states=True)
     expected = drafted(serving, drafter, text.tokens, 3)
     for pieces in ([29], [10, 19], [10, 19, -5, 5], [29, -29, 29], [29, -29, 7, 22]):
-        at, drafter._known = 0, {}
+        at, drafter.drafter._known = 0, {}
         for n in pieces:
             if n > 0:
                 drafter.observe(text, at, states[at : at + n])
             at += n
-        assert drafter.propose([text], [DraftSampler(sampler_of("qwen35", GREEDY))], [3]) == [expected]
-        assert drafter.propose([text], [DraftSampler(sampler_of("qwen35", GREEDY))], [3]) == [expected]
+        for _ in range(2):
+            assert greedy_draft("qwen35", drafter, text, 3) == expected
         drafter.forget(text)
-    assert drafter.propose([text], [DraftSampler(sampler_of("qwen35", GREEDY))], [3]) == [[]]
+    assert greedy_draft("qwen35", drafter, text, 3) == []
     text.release()
 
 
@@ -294,17 +246,17 @@ def test_rows_of_drafts_that_were_right_run_again_with_states_of_the_model(
 ) -> None:
     serving, drafter = serve("qwen35")
     seen: list[np.ndarray] = []
-    logits = drafter._runner.logits
+    logits = drafter.drafter._runner.logits
 
     def noted(states: np.ndarray) -> np.ndarray:
         seen.append(states)
         return logits(states)
 
-    monkeypatch.setattr(drafter._runner, "logits", noted)
+    monkeypatch.setattr(drafter.drafter._runner, "logits", noted)
     text = Sequence(serving.pool, tokens_of(30, n_vocab_of("qwen35")))
 
     def propose() -> list[int]:
-        return drafter.propose([text], [DraftSampler(sampler_of("qwen35", GREEDY))], [3])[0]
+        return greedy_draft("qwen35", drafter, text, 3)
 
     drafter.observe(text, 0, serving.runner.forward([(text, 29)], all_logits=True, states=True))
     right = propose()
@@ -324,26 +276,25 @@ def test_the_block_rests_while_no_draft_is_asked_for(monkeypatch: pytest.MonkeyP
     text = Sequence(serving.pool, tokens_of(30 + 4 * EAGER, n_vocab_of("qwen35")))
     states = serving.runner.forward([(text, text.total_len - 1)], all_logits=True, states=True)
     runs: list[int] = []
-    forward = drafter._runner.forward
+    forward = drafter.drafter._runner.forward
 
     def noted(parts: Listed[tuple[Sequence, int]], **options: Any) -> np.ndarray:
         runs.append(sum(n for _, n in parts))
         return forward(parts, **options)
 
-    monkeypatch.setattr(drafter._runner, "forward", noted)
+    monkeypatch.setattr(drafter.drafter._runner, "forward", noted)
     drafter.observe(text, 0, states[:30])
     for i in range(30, len(states)):
         drafter.observe(text, i, states[i : i + 1])
     assert sum(runs) <= 30 + EAGER
-    assert len(drafter._known[text].states) <= EAGER
-    samplers = [DraftSampler(sampler_of("qwen35", GREEDY))]
-    assert drafter.propose([text], samplers, [3])[0]
-    ran = drafter._known[text].rows
+    assert len(drafter.drafter._known[text].states) <= EAGER
+    assert greedy_draft("qwen35", drafter, text, 3)
+    ran = drafter.drafter._known[text].rows
     assert RECENT <= ran.total_len <= EAGER + 3
-    assert drafter._known[text].idle == 0
+    assert drafter.drafter._known[text].idle == 0
     drafter.forget(text)
     text.release()
-    drafter._runner.pool.check_integrity([])
+    drafter.drafter._runner.pool.check_integrity([])
 
 
 def test_other_files_offer_none() -> None:

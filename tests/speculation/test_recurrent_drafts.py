@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -196,12 +197,8 @@ def test_a_pass_that_fails_loses_no_record_but_with_a_state_in_place(
     for token in TEXT[6:9]:
         sequence.append(token)
     draft(sequence, 2, 2)
-
-    def fails(*_: Any) -> None:
-        raise ForwardCancelled
-
     with monkeypatch.context() as patch, pytest.raises(ForwardCancelled):
-        patch.setattr(type(decoder(name).layers[-1].mixer), "run", fails)
+        patch.setattr(type(decoder(name).layers[-1].mixer), "run", Mock(side_effect=ForwardCancelled))
         serving.runner.forward([(sequence, 3)])
     assert (sequence.cached_len, sequence.tokens) == (kept, TEXT[:9])
     rows = serving.runner.forward([(sequence, sequence.pending)], all_logits=True)
@@ -226,7 +223,7 @@ def test_a_request_runs_each_token_of_its_text_once(
     monkeypatch.setattr(serving.runner, "complete", counted)
     request = serving.submit(tokens_of(20, n_vocab_of(name)), max_tokens=24, drafts=5, right=right)
     serving.run(request)
-    check_as_alone(serving, request, 24)
+    check_as_alone(serving, request)
     assert request.speculation is not None
     stats = request.speculation.stats
     assert stats.drafted > 0
@@ -310,7 +307,7 @@ def test_a_text_that_fits_without_records_fits() -> None:
             break
     states.release(taken)
     assert (request.finish_reason, len(request.tokens)) == ("length", 20)
-    check_as_alone(serving, request, 20)
+    check_as_alone(serving, request)
     assert request.speculation is not None
     assert request.speculation.stats.accepted > 0
     serving.check_empty()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -152,10 +153,7 @@ def test_one_that_fails_proposes_nothing(
 def test_what_fails_when_it_is_over_is_no_failure(
     made: Callable[..., RunAheadDrafter], caplog: pytest.LogCaptureFixture
 ) -> None:
-    def following(text: list[int]) -> int:
-        raise RuntimeError("the engine is closed")
-
-    script = Script(following)
+    script = Script(Mock(side_effect=RuntimeError("the engine is closed")))
     script.go_on.clear()
     drafter = made(script)
     assert script.is_waiting.wait(60)
@@ -170,12 +168,9 @@ def test_what_fails_when_it_is_over_is_no_failure(
 def test_without_a_thread_nothing_is_proposed(
     made: Callable[..., RunAheadDrafter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     script = Script()
     with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start)
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
         drafter = made(script)
     script.is_closed = True
     assert drafter.has_failed

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from oxillama import LoadedLora, demo
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models import Decoder
 from oxillama.models.weights.packer import MatrixPart
@@ -71,3 +73,11 @@ def adapter_of(file: ModelFile, model: Decoder, rank: int, seed: int) -> bytes:
         values = rng.normal(0, 0.1, file.tensors[name].shape[::-1])
         pairs[name] = random_pair(name, np.atleast_2d(values), rank, rng)
     return adapter_file(model.spec.family.name, pairs, alpha=float(rank))
+
+
+def activated_adapter(path: Path, invocation_tokens: list[int]) -> Path:
+    """Writes the adapter of the demo with tokens that activate it."""
+    lora = LoadedLora.load(demo.PIRATE)
+    pairs = {name: (lora.values(pair.a), lora.values(pair.b)) for name, pair in lora.pairs.items()}
+    path.write_bytes(adapter_file("llama", pairs, lora.alpha, invocation_tokens=invocation_tokens))
+    return path

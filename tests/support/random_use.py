@@ -167,12 +167,11 @@ class Stream:
     kind: str
     prompt: list[int]
     options: GenerationOptions
-    may_raise: bool = False
 
 
 @dataclass(eq=False)
 class Hand:
-    """A session, and the tokens that it must have; None if a failed or cut call leaves them open."""
+    """A session."""
 
     session: Session
     kind: str
@@ -316,7 +315,7 @@ class World:
 
             def check(model: Any = model) -> None:
                 loop = model.loop
-                loop._release_dropped()
+                loop._clean_up()
                 loop.scheduler.reap()
                 assert not loop.scheduler.running
                 assert not loop.scheduler.waiting

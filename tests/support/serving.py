@@ -13,10 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from oxillama._kernels import load
 from oxillama.base.config import EngineConfig, GenerationOptions, SchedulerConfig
 from oxillama.base.config.sampler import SamplerConfig
+from oxillama.compat.engine import InferenceEngine as CompatEngine
+from oxillama.engine import loading
 from oxillama.engine.cache.kv_pool import cache_pool
 from oxillama.engine.cache.prefix import PrefixKvCache
 from oxillama.engine.engine import InferenceEngine
@@ -270,6 +273,18 @@ class AsManyAsMayBe(Speculator):
         return [room(request, speculation.most) for request, speculation in asking]
 
 
+def zoo_engine(
+    monkeypatch: pytest.MonkeyPatch, name: str, letters: Letters | None = None, **config: Any
+) -> CompatEngine:
+    """An engine over a model of the zoo, whose tokens are letters."""
+    letters = letters or Letters()
+    letters.n_vocab = zoo.VOCAB
+    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: letters)
+    engine = CompatEngine(EngineConfig(**config))
+    engine.load_model_from_bytes((zoo.MODELS | zoo.VARIANTS)[name].file())
+    return engine
+
+
 def use_drafter(model: LoadedModel, drafter: Drafter) -> None:
     """Has a drafter propose the tokens of a loaded model, in the place of its own."""
     model._features["speculator"] = drafter
@@ -485,15 +500,17 @@ def alone(
     return Alone(tokens, chosen, np.array(rows), text)
 
 
-def check_as_alone(serving: Serving, request: Recorded, max_tokens: int) -> None:
-    """A request's tokens and logits, as far as they go, are those it gives alone, bit for bit."""
-    prompt, config = tuple(request.prompt), request.sampler.config
-    expected = alone(serving.name, serving.kv_type, prompt, max_tokens, config, *request.adapters)
-    n = len(request.tokens)
-    assert request.tokens == expected.tokens[:n]
-    assert len(request.logits) == sum(expected.chosen[:n])
-    for mine, other in zip(request.logits, expected.logits):
-        assert same_bits(mine, other)
-    if request.finish_reason in ("stop", "length"):
-        assert n == len(expected.tokens)
-        assert "".join(request.pieces) == expected.text
+def check_as_alone(serving: Serving, *requests: Recorded) -> None:
+    """The tokens and logits of requests, as far as they go, are those they give alone, bit for bit."""
+    for request in requests:
+        prompt, config, most = tuple(request.prompt), request.sampler.config, request.options.max_tokens
+        assert most is not None
+        expected = alone(serving.name, serving.kv_type, prompt, most, config, *request.adapters)
+        n = len(request.tokens)
+        assert request.tokens == expected.tokens[:n]
+        assert len(request.logits) == sum(expected.chosen[:n])
+        for mine, other in zip(request.logits, expected.logits):
+            assert same_bits(mine, other)
+        if request.finish_reason in ("stop", "length"):
+            assert n == len(expected.tokens)
+            assert "".join(request.pieces) == expected.text

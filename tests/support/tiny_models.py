@@ -158,10 +158,15 @@ def load_model(data: bytes, context: int | None = None) -> Decoder:
     return Decoder(read_spec(file), Weights(file, load(PRESENT[0]), 1), context)
 
 
+def log_softmax(x: np.ndarray) -> np.ndarray:
+    """The log-probabilities of rows of logits, in doubles."""
+    x = x - x.max(axis=1, keepdims=True).astype(np.float64)
+    return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
+
+
 def divergence(reference: np.ndarray, found: np.ndarray) -> float:
     """Mean KL(reference || found) over rows of logits."""
-    p, q = (rows.astype(float) - rows.max(axis=1, keepdims=True) for rows in (reference, found))
-    p, q = (rows - np.log(np.exp(rows).sum(axis=1, keepdims=True)) for rows in (p, q))
+    p, q = log_softmax(reference), log_softmax(found)
     return float((np.exp(p) * (p - q)).sum(axis=1).mean())
 
 

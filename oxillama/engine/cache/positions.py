@@ -12,7 +12,6 @@ What is stored of a position depends on its own key and value only.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,58 +21,48 @@ from oxillama.engine.cache.stored import by_position, in_panels, split
 LEAST_BF16 = 0x2380  # 2^-56; pages have no smaller numbers in pairs, whatever was given
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The keys or the values of one layer, by position."""
+def _row_bytes(part: KvPart) -> int:
+    """Bytes of a key or value, by position."""
+    return part.row_bytes if part.is_coded else part.dim * part.item.itemsize
 
-    stored: KvPart
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a key or value, by position."""
-        part = self.stored
-        return part.row_bytes if part.is_coded else part.dim * part.item.itemsize
+def _rows(part: KvPart, panels: np.ndarray, lanes: int) -> np.ndarray:
+    """uint8 (pages, heads, panels, lanes, row_bytes) of uint8 (pages, heads, panels, panel_bytes)."""
+    shape = panels.shape[:3]
+    if not part.is_coded:
+        by_lane = by_position(part, panels.view(part.item), lanes)[..., : part.dim]
+        little = np.ascontiguousarray(by_lane, part.item.newbyteorder("<"))
+        return little.view(np.uint8).reshape(*shape, lanes, _row_bytes(part))
+    halves, codes = split(part, panels, lanes)
+    little = np.ascontiguousarray(halves).view(np.uint16).astype("<u2").view(np.uint8)
+    return np.concatenate([little, codes], axis=-1).reshape(*shape, lanes, _row_bytes(part))
 
-    def panel_bytes(self, lanes: int) -> int:
-        """Bytes of a panel in a page."""
-        return lanes * self.stored.row_bytes
 
-    def rows(self, panels: np.ndarray, lanes: int) -> np.ndarray:
-        """uint8 (pages, heads, panels, lanes, row_bytes) of uint8 (pages, heads, panels, panel_bytes)."""
-        part, shape = self.stored, panels.shape[:3]
-        if not part.is_coded:
-            by_lane = by_position(part, panels.view(part.item), lanes)[..., : part.dim]
-            little = np.ascontiguousarray(by_lane, part.item.newbyteorder("<"))
-            return little.view(np.uint8).reshape(*shape, lanes, self.row_bytes)
-        halves, codes = split(part, panels, lanes)
-        little = np.ascontiguousarray(halves).view(np.uint16).astype("<u2").view(np.uint8)
-        return np.concatenate([little, codes], axis=-1).reshape(*shape, lanes, self.row_bytes)
-
-    def panels(self, rows: np.ndarray, lanes: int) -> np.ndarray:
-        """uint8 (pages, heads, panels, panel_bytes): the inverse of `rows`, padded with zeros."""
-        part, shape = self.stored, rows.shape[:3]
-        if not part.is_coded:
-            numbers = np.zeros((*shape, lanes, part.width), part.item)
-            numbers[..., : part.dim] = rows.view(part.item.newbyteorder("<"))
-            if part.paired:
-                numbers[(numbers & 0x7FFF) < LEAST_BF16] = 0
-            return np.ascontiguousarray(in_panels(part, numbers)).view(np.uint8)
-        blocks = rows.reshape(*shape, lanes, part.blocks, part.block_bytes).swapaxes(3, 4)
-        halves = np.ascontiguousarray(blocks[..., : part.head_bytes]).view("<u2").astype(np.uint16)
-        codes = blocks[..., part.head_bytes :]
-        if part.is_key:
-            codes = codes.swapaxes(4, 5)
-        found = np.empty((*shape, part.blocks, lanes * part.block_bytes), np.uint8)
-        in_front = found[..., : lanes * part.head_bytes]
-        in_front[...] = np.ascontiguousarray(halves.swapaxes(4, 5)).view(np.uint8).reshape(in_front.shape)
-        behind = found[..., lanes * part.head_bytes :]
-        behind[...] = codes.reshape(behind.shape)
-        return found.reshape(*shape, self.panel_bytes(lanes))
+def _panels(part: KvPart, rows: np.ndarray, lanes: int) -> np.ndarray:
+    """uint8 (pages, heads, panels, panel_bytes): the inverse of `_rows`, padded with zeros."""
+    shape = rows.shape[:3]
+    if not part.is_coded:
+        numbers = np.zeros((*shape, lanes, part.width), part.item)
+        numbers[..., : part.dim] = rows.view(part.item.newbyteorder("<"))
+        if part.paired:
+            numbers[(numbers & 0x7FFF) < LEAST_BF16] = 0
+        return np.ascontiguousarray(in_panels(part, numbers)).view(np.uint8)
+    blocks = rows.reshape(*shape, lanes, part.blocks, part.block_bytes).swapaxes(3, 4)
+    halves = np.ascontiguousarray(blocks[..., : part.head_bytes]).view("<u2").astype(np.uint16)
+    codes = blocks[..., part.head_bytes :]
+    if part.is_key:
+        codes = codes.swapaxes(4, 5)
+    found = np.empty((*shape, part.blocks, lanes * part.block_bytes), np.uint8)
+    in_front = found[..., : lanes * part.head_bytes]
+    in_front[...] = np.ascontiguousarray(halves.swapaxes(4, 5)).view(np.uint8).reshape(in_front.shape)
+    behind = found[..., lanes * part.head_bytes :]
+    behind[...] = codes.reshape(behind.shape)
+    return found.reshape(*shape, lanes * part.row_bytes)
 
 
 def position_bytes(layout: KvLayout) -> int:
     """Bytes of the keys and values of one token."""
-    return layout.n_layers * layout.n_heads * sum(part.row_bytes for part in _parts(layout))
+    return layout.n_layers * layout.n_heads * sum(_row_bytes(part) for part in _parts(layout))
 
 
 def to_positions(layout: KvLayout, page_size: int, pages: np.ndarray, first: int, end: int) -> np.ndarray:
@@ -87,9 +76,9 @@ def to_positions(layout: KvLayout, page_size: int, pages: np.ndarray, first: int
     lanes = min(page_size, LANES)
     for part, place in _places(layout, page_size):
         panels = np.ascontiguousarray(pages[:, place]).reshape(
-            len(pages), part.stored.heads, page_size // lanes, part.panel_bytes(lanes)
+            len(pages), part.heads, page_size // lanes, lanes * part.row_bytes
         )
-        by_head = part.rows(panels, lanes).swapaxes(0, 1).reshape(part.stored.heads, -1, part.row_bytes)
+        by_head = _rows(part, panels, lanes).swapaxes(0, 1).reshape(part.heads, -1, _row_bytes(part))
         rows = by_head[:, skipped : skipped + n]
         out[at : at + rows.size] = rows.reshape(-1)
         at += rows.size
@@ -105,13 +94,13 @@ def from_positions(layout: KvLayout, page_size: int, data: np.ndarray, first: in
     n_pages, at = -(-end // page_size) - first // page_size, 0
     pages = np.zeros((n_pages, layout.page_bytes(page_size)), np.uint8)
     for part, place in _places(layout, page_size):
-        size = part.stored.heads * n * part.row_bytes
-        rows = np.zeros((part.stored.heads, n_pages * page_size, part.row_bytes), np.uint8)
-        rows[:, skipped : skipped + n] = data[at : at + size].reshape(part.stored.heads, n, part.row_bytes)
+        size = part.heads * n * _row_bytes(part)
+        rows = np.zeros((part.heads, n_pages * page_size, _row_bytes(part)), np.uint8)
+        rows[:, skipped : skipped + n] = data[at : at + size].reshape(part.heads, n, _row_bytes(part))
         at += size
-        shape = (part.stored.heads, n_pages, page_size // lanes, lanes, part.row_bytes)
+        shape = (part.heads, n_pages, page_size // lanes, lanes, _row_bytes(part))
         by_page = np.ascontiguousarray(rows.reshape(shape).swapaxes(0, 1))
-        pages[:, place] = part.panels(by_page, lanes).reshape(n_pages, place.stop - place.start)
+        pages[:, place] = _panels(part, by_page, lanes).reshape(n_pages, place.stop - place.start)
     return pages
 
 
@@ -121,25 +110,25 @@ def joined_positions(layout: KvLayout, blocks: Sequence[np.ndarray]) -> np.ndarr
     n_tokens = len(blocks[0]) // position_bytes(layout) if blocks else 0
     for _ in range(layout.n_layers):
         for part in _parts(layout):
-            size = part.stored.heads * n_tokens * part.row_bytes
-            rows = [block[at : at + size].reshape(part.stored.heads, -1) for block in blocks]
+            size = part.heads * n_tokens * _row_bytes(part)
+            rows = [block[at : at + size].reshape(part.heads, -1) for block in blocks]
             start, end = at * len(blocks), (at + size) * len(blocks)
             out[start:end] = np.concatenate(rows, axis=1).reshape(-1)
             at += size
     return out
 
 
-def _parts(layout: KvLayout) -> tuple[_Part, ...]:
+def _parts(layout: KvLayout) -> tuple[KvPart, ...]:
     """Keys and values of a layer, if it has both."""
-    return (_Part(layout.keys), _Part(layout.values)) if layout.value_dim else (_Part(layout.keys),)
+    return (layout.keys, layout.values) if layout.value_dim else (layout.keys,)
 
 
-def _places(layout: KvLayout, page_size: int) -> Iterator[tuple[_Part, slice]]:
+def _places(layout: KvLayout, page_size: int) -> Iterator[tuple[KvPart, slice]]:
     """The keys and values of each layer, and where a page has them."""
     at, lanes = 0, min(page_size, LANES)
     for _ in range(layout.n_layers):
         for part in _parts(layout):
-            size = layout.n_heads * (page_size // lanes) * part.panel_bytes(lanes)
+            size = layout.n_heads * (page_size // lanes) * lanes * part.row_bytes
             yield part, slice(at, at + size)
             at += size
     assert at == layout.page_bytes(page_size), "the layout is that of the pages"

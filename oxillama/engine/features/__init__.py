@@ -70,7 +70,7 @@ FEATURES = {
     "speculator": Feature(("speculate",), "oxillama.speculation.speculator:new_speculator"),
     "forced tokens": Feature(("jump_forward",), "oxillama.speculation.jump_forward:new_jump_forward"),
     "shared prompts": Feature(("n",), "oxillama.engine.features.shared_prompts:install"),
-    "evictable sessions": Feature(("session",), "oxillama.sessions.evictable:EvictableSessions"),
+    "evictable sessions": Feature(("session",), "oxillama.sessions.session:EvictableSessions"),
     "tokenizer digest": Feature(("snapshot",), "oxillama.sessions.sequences:tokenizer_digest"),
     # features that a request keeps
     "reasoning budget": Feature(
@@ -84,7 +84,7 @@ FEATURES = {
     "numbers of samples": Feature(("best_of",), "oxillama.engine.features.sample_seeds:numbers_of_samples"),
     "best samples": Feature(("best_of",), "oxillama.engine.features.sample_seeds:best_samples"),
     "embeddings": Feature(("embed",), "oxillama.engine.features.embeddings:embeddings"),
-    "hidden states": Feature(("hidden_states",), "oxillama.engine.features.embeddings:Embedding"),
+    "hidden states": Feature(("hidden_states",), "oxillama.engine.features.embeddings:started"),
     "rerank": Feature(("rerank",), "oxillama.engine.features.embeddings:rankings"),
     "decisions": Feature(("decide",), "oxillama.engine.features.decisions.deciding:started"),
     "decision prompts": Feature(("decide",), "oxillama.engine.features.decisions.deciding:DecisionRooms"),

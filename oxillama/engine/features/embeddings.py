@@ -115,35 +115,31 @@ class EmbeddingRequest(Request):
         return "done"
 
 
-class Embedding(Handle):
-    """A text whose hidden states are being computed, and what is made of them.
+def embedding_request(
+    model: LoadedModel,
+    tokens: list[int],
+    reduce: Reduce,
+    adapters: Adaptation | None,
+    *,
+    input_embeddings: Any = None,
+    **kind: Any,
+) -> EmbeddingRequest:
+    """A request for the hidden states of tokens, not submitted yet.
 
-    Args:
-        reduce, last: as for `EmbeddingRequest`.
-        tenant, salt: as in `GenerationOptions`.
-        input_embeddings: embeddings that some tokens are run with; None for a text.
+    ``input_embeddings`` are embeddings that some tokens are run with, None for a text; ``kind`` is as for
+    `EmbeddingRequest`.
     """
+    sequence = Sequence(model.pool, tokens, checkpoints=0, adapters=adapters, embeddings=input_embeddings)
+    sequence.in_one_pass = not model.spec.causal
+    return EmbeddingRequest(sequence, reduce, **kind)
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        tokens: list[int],
-        reduce: Reduce,
-        adapters: Adaptation | None,
-        *,
-        last: bool = False,
-        tenant: str = "",
-        salt: str = "",
-        input_embeddings: Any = None,
-    ) -> None:
-        sequence = Sequence(model.pool, tokens, checkpoints=0, adapters=adapters, embeddings=input_embeddings)
-        sequence.in_one_pass = not model.spec.causal
-        # what a cache knows of a text is not run, so that only its last row comes out
-        key = model.prefix_key(salt) if last and model.spec.causal else None
-        request = EmbeddingRequest(sequence, reduce, last=last, key=key, tenant=tenant)
+
+class Embedding(Handle):
+    """A text whose hidden states are being computed, and what is made of them."""
+
+    def __init__(self, model: LoadedModel, request: EmbeddingRequest) -> None:
         super().__init__(model.thread, request, model)
         self._result: np.ndarray | None = None
-        model.thread.submit(request, limited=False)
 
     def result(self) -> np.ndarray:
         """What was made of the hidden states. Raises what the model raised."""
@@ -205,7 +201,8 @@ def embeddings(
         return np.asarray(vector / np.maximum(length, 1e-12), np.float32)
 
     prompts = [model.prompt_parts(text) for text in listed(texts, "texts")]
-    return started(model, prompts, pooled, adapters, mode, tenant, salt)
+    last = mode is PoolingMode.LAST
+    return started(model, prompts, pooled, adapters, last=last, tenant=tenant, salt=salt)
 
 
 def token_vectors(
@@ -214,7 +211,7 @@ def token_vectors(
     """Starts to embed each token of texts, or of prompts with media; each result is float32 (tokens, n_embd):
     the hidden states after the last norm. ``tenant`` and ``salt`` are as in `GenerationOptions`."""
     prompts = [model.prompt_parts(text) for text in listed(texts, "texts")]
-    return started(model, prompts, np.copy, None, PoolingMode.MEAN, tenant, salt)
+    return started(model, prompts, np.copy, None, tenant=tenant, salt=salt)
 
 
 def started(
@@ -222,27 +219,25 @@ def started(
     prompts: list[tuple[list[int], Any]],
     reduce: Reduce,
     adapters: Adapters,
-    pooling: PoolingMode,
-    tenant: str,
-    salt: str,
+    *,
+    last: bool = False,
+    tenant: str = "",
+    salt: str = "",
 ) -> list[Embedding]:
     """Starts a request for each prompt (tokens, and input embeddings of its media); ``reduce`` makes the
-    result from its hidden states."""
+    result from its hidden states, or from those of the last token."""
+    # what a cache knows of a text is not run, so that only its last row comes out
+    key = model.prefix_key(salt) if last and model.spec.causal else None
+    kind: dict[str, Any] = {"last": last, "tenant": tenant, "key": key}
     applied = [model.adaptation(adapters, tokens) for tokens, _ in prompts]
-    last = pooling is PoolingMode.LAST
-    return [
-        Embedding(
-            model,
-            tokens,
-            reduce,
-            adapted,
-            last=last,
-            tenant=tenant,
-            salt=salt,
-            input_embeddings=input_embeddings,
-        )
-        for (tokens, input_embeddings), adapted in zip(prompts, applied)
+    requests = [
+        embedding_request(model, tokens, reduce, adapted, input_embeddings=media, **kind)
+        for (tokens, media), adapted in zip(prompts, applied)
     ]
+    handles = [Embedding(model, request) for request in requests]
+    if requests:
+        model.thread.submit(*requests, limited=False)
+    return handles
 
 
 def rankings(
@@ -268,7 +263,8 @@ def rankings(
         return np.asarray(decoder.classify(pool_hidden_states(states, pooling)[None], n_threads)[0])
 
     pairs = [(pair_tokens(model, query, document), None) for document in listed(documents, "documents")]
-    return started(model, pairs, scored, adapters, pooling, tenant, salt)
+    last = pooling is PoolingMode.LAST
+    return started(model, pairs, scored, adapters, last=last, tenant=tenant, salt=salt)
 
 
 def pair_tokens(model: LoadedModel, query: str, document: Any) -> list[int]:

@@ -10,8 +10,9 @@ import pytest
 
 from oxillama import InferenceEngine, demo
 from oxillama.apps.server.routes import RERANK
-from tests.engine.features.test_rerank import DOCUMENTS, QUERY, Pairs, reranker
+from tests.engine.features.test_rerank import DOCUMENTS, QUERY, Pairs
 from tests.support.server import Client, serving
+from tests.support.serving import zoo_engine
 
 PATH = "/v1/embeddings"
 
@@ -97,7 +98,7 @@ def test_a_model_that_is_no_reranker(client: Client) -> None:
 
 
 def test_documents_by_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = reranker("bert-rank", monkeypatch, Pairs())
+    engine = zoo_engine(monkeypatch, "bert-rank", Pairs())
     scores = engine.rerank(QUERY, DOCUMENTS)
     order = np.argsort(-scores, kind="stable").tolist()
     with serving(engine, "ranker") as client:

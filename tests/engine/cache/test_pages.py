@@ -113,17 +113,18 @@ def test_exhaustion_takes_nothing() -> None:
     assert pool.allocate(1) == first[:1]
 
 
+class Spare:
+    """Holds pages that it can do without."""
+
+    def __init__(self, pool: PagePool, n: int) -> None:
+        self.pool, self.pages, self.asked = pool, pool.allocate(n), list[int]()
+
+    def reclaim(self, n_bytes: int) -> None:
+        self.asked.append(n_bytes)
+        self.pool.release([self.pages.pop() for _ in range(min(len(self.pages), n_bytes // 128))])
+
+
 def test_others_are_asked_for_what_is_short_and_no_more() -> None:
-    class Spare:
-        """Holds pages that it can do without."""
-
-        def __init__(self, pool: PagePool, n: int) -> None:
-            self.pool, self.pages, self.asked = pool, pool.allocate(n), list[int]()
-
-        def reclaim(self, n_bytes: int) -> None:
-            self.asked.append(n_bytes)
-            self.pool.release([self.pages.pop() for _ in range(-(-n_bytes // self.pool.stride))])
-
     pool = pool_of(10)
     spare = Spare(pool, 6)
     pool.limit.reclaim_from(spare.reclaim)
@@ -137,14 +138,6 @@ def test_others_are_asked_for_what_is_short_and_no_more() -> None:
 
 
 def test_others_are_asked_in_their_order_for_what_is_still_short() -> None:
-    class Spare:
-        def __init__(self, pool: PagePool, n: int) -> None:
-            self.pool, self.pages, self.asked = pool, pool.allocate(n), list[int]()
-
-        def reclaim(self, n_bytes: int) -> None:
-            self.asked.append(n_bytes)
-            self.pool.release([self.pages.pop() for _ in range(min(len(self.pages), n_bytes // 128))])
-
     pool = pool_of(10)
     first, second = Spare(pool, 3), Spare(pool, 4)
     for spare in (first, second):

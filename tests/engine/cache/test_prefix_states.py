@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from oxillama.engine.cache.pages import CachePool, MemoryLimit, PagePool
 from oxillama.engine.cache.prefix import PrefixKvCache
 from oxillama.engine.cache.radix import walk
 from oxillama.engine.cache.recurrent_states import RecurrentStatePool
-from oxillama.engine.request import Request
 from oxillama.engine.sequence import SeqState, Sequence as Running
 from oxillama.errors import ConfigError, KvCacheFullError
 from tests.engine.cache.test_prefix import KEY, Shape, pool_of
@@ -23,6 +21,7 @@ from tests.support.paths import SHARED
 from tests.support.serving import Serving, check_as_alone, n_vocab_of
 from tests.support.spread import pairs
 from tests.support.tiny_models import tokens_of
+from tests.support.waiting import in_asyncio
 from tests.support.zoo import RECURRENT
 
 GREEDY = SamplerConfig.greedy()
@@ -253,20 +252,20 @@ def test_a_common_beginning_is_run_once(name: str, page_size: int) -> None:
     for i in range(3):
         request = serving.submit(common + tokens_of(5, n_vocab, seed=i + 1), max_tokens=5)
         serving.run(request)
-        check_as_alone(serving, request, 5)
+        check_as_alone(serving, request)
         assert request.n_cached == (64 if i else 0)
     assert (serving.prefix.hits, serving.prefix.hit_tokens) == (2, 128)
     serving.check_empty()
 
 
-@pytest.mark.parametrize("name", ["mamba2", "jamba", "lfm2", "rwkv7"])
+@pytest.mark.parametrize("name", ["llama", "mamba2", "jamba", "lfm2", "rwkv7"])
 def test_the_next_turn_of_a_chat_runs_what_is_new_only(name: str) -> None:
     serving, n_vocab = Serving(name, spacing=64), n_vocab_of(name)
     history, n_run = tokens_of(50, n_vocab), 0
     for turn in range(4):
         request = serving.submit(history, max_tokens=7)
         serving.run(request)
-        check_as_alone(serving, request, 7)
+        check_as_alone(serving, request)
         assert request.n_cached == n_run
         n_run = len(history) + len(request.tokens) - 1  # the last token was never run
         history = history + request.tokens + tokens_of(9, n_vocab, seed=turn)
@@ -279,20 +278,19 @@ def test_the_third_prompt_finds_where_the_second_turned_off() -> None:
     for known in (0, 0, 80):
         request = serving.submit(common + tokens_of(60, n_vocab, seed=known + serving.prefix.n_pages))
         serving.run(request)
-        check_as_alone(serving, request, 8)
+        check_as_alone(serving, request)
         assert request.n_cached == known
     serving.check_empty()
 
 
-@pytest.mark.parametrize("chunk", [20, 512])
-def test_requests_that_come_together_run_their_common_prefix_once(chunk: int) -> None:
-    serving, n_vocab = Serving("mamba", chunk=chunk), n_vocab_of("mamba")
+@pytest.mark.parametrize(("name", "chunk"), [("llama", 512), ("mamba", 20), ("mamba", 512)])
+def test_requests_that_come_together_run_their_common_prefix_once(name: str, chunk: int) -> None:
+    serving, n_vocab = Serving(name, chunk=chunk), n_vocab_of(name)
     common = tokens_of(64, n_vocab)
     requests = [serving.submit(common + tokens_of(5, n_vocab, seed=i + 1), max_tokens=3) for i in range(6)]
     serving.run(*requests)
     assert serving.prefix.hit_tokens == 5 * 64
-    for request in requests:
-        check_as_alone(serving, request, 3)
+    check_as_alone(serving, *requests)
     serving.check_empty()
 
 
@@ -308,9 +306,8 @@ def test_states_are_within_the_limit_and_nobody_comes_in_to_go_again(cached_stat
         most = max(most, len(serving.scheduler.running))
     assert most == 4  # a prompt has two states where others can take one over, a stream has one
     assert serving.scheduler.queues.preemptions == 0
-    for request in requests:
-        check_as_alone(serving, request, 12)
-        assert request.finish_reason in ("length", "stop")
+    check_as_alone(serving, *requests)
+    assert {request.finish_reason for request in requests} <= {"length", "stop"}
     serving.check_empty()
 
 
@@ -324,8 +321,7 @@ def test_a_higher_priority_takes_the_state_of_a_lower() -> None:
     assert low.sequence.state is SeqState.PREEMPTED
     assert not low.sequence.kv.slots
     serving.run(high, low)
-    for request, most in ((low, 20), (high, 3)):
-        check_as_alone(serving, request, most)
+    check_as_alone(serving, low, high)
     serving.check_empty()
 
 
@@ -343,7 +339,7 @@ def test_a_request_without_room_for_its_states_is_told_so() -> None:
     own.release()
     again = serving.submit(tokens_of(40, n_vocab), max_tokens=3)
     serving.run(again)
-    check_as_alone(serving, again, 3)
+    check_as_alone(serving, again)
     with pytest.raises(ConfigError, match=r"kv_memory_limit: expected at least \d+ bytes, for two"):
         Serving("mamba", max_pages=0, states=2)
     serving.check_empty()
@@ -394,18 +390,14 @@ def test_a_state_that_was_not_committed_is_not_kept(monkeypatch: pytest.MonkeyPa
     prompt = tokens_of(50, n_vocab)
     request = serving.submit(prompt)
     serving.step()
-
-    def interrupted(request: Request) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(serving.scheduler, "commit", interrupted)
+        patch.setattr(serving.scheduler, "commit", Mock(side_effect=KeyboardInterrupt))
         serving.loop.step()
     assert request.sequence.cached_len == 16
     serving.cancel(request)
     again = serving.submit(prompt)
     serving.run(again)
-    check_as_alone(serving, again, 8)
+    check_as_alone(serving, again)
     serving.check_empty()
 
 
@@ -453,11 +445,10 @@ def test_all_ways_to_generate_share(mamba: InferenceEngine) -> None:
     before = mamba.metrics_snapshot()
     assert mamba.generate_batch(prompts, sampler=GREEDY, max_tokens=5) == expected
 
-    async def both() -> list[str]:
-        async with AsyncEngine(mamba) as many:
-            return [await many.generate(prompt, sampler=GREEDY, max_tokens=5) for prompt in prompts]
+    async def both(many: AsyncEngine) -> list[str]:
+        return [await many.generate(prompt, sampler=GREEDY, max_tokens=5) for prompt in prompts]
 
-    assert asyncio.run(both()) == expected
+    assert in_asyncio(mamba, both) == expected
     now = mamba.metrics_snapshot()
     assert now.prefix_hits - before.prefix_hits == 2 + 3
     assert now.cached_prompt_tokens - before.cached_prompt_tokens == 5 * 192
@@ -471,12 +462,9 @@ def test_a_step_that_is_interrupted_is_run_again(name: str, monkeypatch: pytest.
     request = serving.submit(tokens_of(20, n_vocab), max_tokens=12)
     for _ in range(5):
         serving.step()
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
+    feed_forward = type(serving.runner.model.layers[-1].feed_forward)
     with monkeypatch.context() as patch:
-        patch.setattr(type(serving.runner.model.layers[-1].feed_forward), "run", interrupted)
+        patch.setattr(feed_forward, "run", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             serving.loop.step()
     steps = 0
@@ -484,5 +472,5 @@ def test_a_step_that_is_interrupted_is_run_again(name: str, monkeypatch: pytest.
         serving.step()
         steps += 1
     assert steps <= 12  # lost states are made up for in chunks, not token by token
-    check_as_alone(serving, request, 12)
+    check_as_alone(serving, request)
     serving.check_empty()

@@ -127,8 +127,7 @@ def test_a_text_takes_what_its_windows_see(name: str, page_size: int) -> None:
             assert 1 < n_pages <= group.pages_for(group.reach.window + 8) + 1
         else:
             assert n_pages >= group.pages_for(90)
-    for request in requests:
-        check_as_alone(serving, request, 20)
+    check_as_alone(serving, *requests)
     serving.check_empty()
 
 
@@ -328,7 +327,7 @@ def test_common_beginnings_give_the_same_texts(name: str, cached_pages: int) -> 
     for i in range(6):
         request = serving.submit(common[: 64 - 9 * (i % 3)] + tokens_of(9, n_vocab, seed=i % 4), max_tokens=6)
         serving.run(request)
-        check_as_alone(serving, request, 6)
+        check_as_alone(serving, request)
         serving.prefix.check_integrity()
     assert serving.prefix.hits or cached_pages == 12
     serving.check_empty()

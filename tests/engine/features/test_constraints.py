@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from typing import Any
 
@@ -14,6 +13,7 @@ from oxillama import Grammar, SamplerConfig, demo
 from oxillama.engine.features import constraints as module
 from oxillama.engine.features.constraints import MOST_GRAMMARS, Constraints
 from oxillama.text.chat.bridge import TokenizerBridge
+from tests.support.waiting import together
 
 
 @pytest.fixture(scope="module")
@@ -159,16 +159,6 @@ def test_the_same_text_in_another_field_is_another_grammar(
 def test_threads_that_ask_together_compile_once(
     tokenizer: TokenizerBridge, compiled: list[SamplerConfig]
 ) -> None:
-    constraints, n_threads = Constraints(tokenizer), 6
-    barrier = threading.Barrier(n_threads)
-
-    def ask() -> None:
-        barrier.wait(60)
-        constraints.new(choice(0))
-
-    threads = [threading.Thread(target=ask) for _ in range(n_threads)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    constraints = Constraints(tokenizer)
+    together(6, lambda: constraints.new(choice(0)))
     assert len(compiled) == 1

@@ -20,6 +20,7 @@ from oxillama.gguf.model_file import ModelFile
 from oxillama.reference.decoder import ReferenceModel
 from tests.support.decision_models import CHAT, TEMPLATES, TRUNKS, chat_file, decision_file, made_file
 from tests.support.kernels import PRESENT
+from tests.support.waiting import in_asyncio
 
 STATE = "The parcel was due on Monday and came on Thursday, torn. I was billed twice."
 QUESTIONS = {
@@ -107,15 +108,16 @@ def test_what_prompts_have_in_common_is_run_once(kind: str) -> None:
     engine.model.check_integrity()
 
 
+def check_asyncio(engine: InferenceEngine, state: Any, questions: Any) -> None:
+    async def main(many: AsyncEngine) -> list[answers.Decision]:
+        return await asyncio.gather(*(many.decide(state, questions) for _ in range(3)))
+
+    expected = engine.decide(state, questions).answers
+    assert [found.answers for found in in_asyncio(engine, main)] == [expected] * 3
+
+
 def test_asyncio_gets_the_same_answers() -> None:
-    engine = engine_of("openjev")
-    expected = engine.decide(STATE, QUESTIONS)
-
-    async def main() -> list[answers.Decision]:
-        async with AsyncEngine(engine) as many:
-            return await asyncio.gather(*(many.decide(STATE, QUESTIONS) for _ in range(3)))
-
-    assert [found.answers for found in asyncio.run(main())] == [expected.answers] * 3
+    check_asyncio(engine_of("openjev"), STATE, QUESTIONS)
 
 
 # --- prompts --------------------------------------------------------------------------------------------

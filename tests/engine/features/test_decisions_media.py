@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 from oxillama import (
-    AsyncEngine,
     Choice,
     ConfigError,
     InferenceEngine,
@@ -23,7 +21,7 @@ from oxillama.engine.features.decisions.deciding import Deciding, DecisionOption
 from oxillama.engine.features.decisions.pictures import Placeholders
 from oxillama.engine.features.media.feature import Media
 from oxillama.engine.features.media.parts import Placed
-from tests.engine.features.test_decisions import lengths_of_passes, raw
+from tests.engine.features.test_decisions import check_asyncio, lengths_of_passes, raw
 from tests.support.decision_models import CHAT, chat_file, decision_file
 from tests.support.kernels import PRESENT
 from tests.support.media import PAIRS, PROJECTORS, SHARED, WIDTH, picture, projector_file
@@ -254,13 +252,7 @@ def test_every_family(name: str) -> None:
 
 def test_asyncio_and_batches(folder: Path) -> None:
     engine = opened(folder)
-    expected = engine.decide(STATE, QUESTIONS)
-
-    async def main() -> Any:
-        async with AsyncEngine(engine) as many:
-            return await asyncio.gather(*(many.decide(STATE, QUESTIONS) for _ in range(3)))
-
-    assert [found.answers for found in asyncio.run(main())] == [expected.answers] * 3
+    check_asyncio(engine, STATE, QUESTIONS)
 
 
 # --- refusals -------------------------------------------------------------------------------------------

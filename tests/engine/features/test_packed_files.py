@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from oxillama.engine.features import packed_files as packing
 from oxillama.gguf import fingerprint, known_hashes, writer
 from oxillama.gguf.model_file import ModelFile
 from oxillama.models.weights import packed_file, packed_store, packer
+from tests.engine.test_changed_file import overwrite
 from tests.support.adapters import adapter_of
 from tests.support.paths import ROOT
 from tests.support.tiny_file import write_tiny_model
@@ -70,10 +72,7 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def packs_nothing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Lets no engine pack a matrix from now on."""
-
-    def refuse(*args: Any) -> None:
-        raise AssertionError("a matrix was packed")
-
+    refuse = Mock(side_effect=AssertionError("a matrix was packed"))
     return lambda: monkeypatch.setattr(packer.Packer, "pack", refuse)
 
 
@@ -378,11 +377,7 @@ def test_where_mapping_is_not_possible_the_file_is_read(
     expected = logits(path, packed="off")
     pack_model(path)
     packs_nothing()
-
-    def refuse(*args: Any, **options: Any) -> Any:
-        raise OSError(19, "No such device")
-
-    monkeypatch.setattr(packed_store.mmap, "mmap", refuse)
+    monkeypatch.setattr(packed_store.mmap, "mmap", Mock(side_effect=OSError(19, "No such device")))
     assert logits(path) == expected
 
 
@@ -406,11 +401,6 @@ def test_a_folder_that_cannot_be_written_to(path: Path) -> None:
 
 def cut(path: Path) -> None:
     os.truncate(path, 5000)
-
-
-def overwrite(path: Path) -> None:
-    path.write_bytes(np.random.default_rng(1).bytes(path.stat().st_size))
-    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))  # the clock of times may be coarse
 
 
 CHANGES = [cut, overwrite]
@@ -497,11 +487,7 @@ def test_a_pass_that_fails_gives_the_lease_back(path: Path, monkeypatch: pytest.
     packed.chmod(0o644)
     with InferenceEngine.from_gguf(path) as engine:
         decoder = engine.model.runner.model
-
-        def failing(self: Any, *args: Any) -> None:
-            raise RuntimeError("on purpose")
-
-        monkeypatch.setattr(type(decoder.layers[1]), "run", failing)
+        monkeypatch.setattr(type(decoder.layers[1]), "run", Mock(side_effect=RuntimeError("on purpose")))
         with pytest.raises(RequestFailed, match="on purpose"):
             engine.logits([1, 2, 3])
         fd = os.open(packed, os.O_WRONLY | os.O_NONBLOCK)  # raises an error if it is leased

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import numpy as np
 import pytest
 
-from oxillama import AsyncEngine, ConfigError, PromptError, TokenizerBridge, demo
+from oxillama import ConfigError, PromptError, TokenizerBridge, demo
 from oxillama.compat.engine import InferenceEngine
-from oxillama.engine import loading
 from oxillama.gguf.model_file import ModelFile
 from oxillama.reference.decoder import ReferenceModel
 from tests.support.kernels import same_bits
-from tests.support.serving import Letters
+from tests.support.serving import Letters, zoo_engine
 from tests.support.vocabularies import word_piece
+from tests.support.waiting import in_asyncio
 from tests.support.zoo import VARIANTS
 
 QUERY, DOCUMENTS = "abc", ["bca", "a", "ccbbaa", "abcabcabc"]
@@ -23,7 +21,6 @@ QUERY, DOCUMENTS = "abc", ["bca", "a", "ccbbaa", "abcabcabc"]
 class Pairs(Letters):
     """Letters that are tokens, pairs between 1 (opening) and 2 (separator)."""
 
-    n_vocab = 1
     templates: tuple[str, ...] = ()
 
     def encode_pair(self, first: str, second: str) -> list[int]:
@@ -39,17 +36,10 @@ class Pairs(Letters):
         return "ab{query}ba{document}c{query}"
 
 
-def reranker(name: str, monkeypatch: pytest.MonkeyPatch, tokenizer: Pairs) -> InferenceEngine:
-    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: tokenizer)
-    engine = InferenceEngine()
-    engine.load_model_from_bytes(VARIANTS[name].file())
-    return engine
-
-
 @pytest.mark.parametrize("name", ["bert-rank", "bert-rank-labels", "jina-rank", "qwen3-rank"])
 def test_scores_are_those_of_the_reference(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = Pairs()
-    engine = reranker(name, monkeypatch, tokenizer)
+    engine = zoo_engine(monkeypatch, name, tokenizer)
     found = engine.rerank(QUERY, DOCUMENTS)
     assert found.shape == (4,)
     reference = ReferenceModel(ModelFile.open(VARIANTS[name].file()))
@@ -59,18 +49,14 @@ def test_scores_are_those_of_the_reference(name: str, monkeypatch: pytest.Monkey
     assert len(set(found.tolist())) == 4
     assert engine.rerank(QUERY, []).shape == (0,)
 
-    async def main() -> np.ndarray:
-        async with AsyncEngine(engine) as many:
-            return await many.rerank(QUERY, DOCUMENTS)
-
-    assert same_bits(asyncio.run(main()), found)
+    assert same_bits(in_asyncio(engine, lambda many: many.rerank(QUERY, DOCUMENTS)), found)
     engine.model.check_integrity()
 
 
 def test_a_template_of_the_file_makes_the_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = Pairs()
     tokenizer.templates = ("rerank",)
-    engine = reranker("qwen3-rank", monkeypatch, tokenizer)
+    engine = zoo_engine(monkeypatch, "qwen3-rank", tokenizer)
     reference = ReferenceModel(ModelFile.open(VARIANTS["qwen3-rank"].file()))
     expected = reference.scores(np.array(tokenizer.encode("ababcbabcacabc")))[0]
     assert engine.rerank(QUERY, ["bca"])[0] == expected
@@ -79,7 +65,7 @@ def test_a_template_of_the_file_makes_the_pairs(monkeypatch: pytest.MonkeyPatch)
 def test_what_cannot_be_ranked(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="model: expected a reranker"):
         InferenceEngine.from_gguf(demo.STORY).rerank("Who?", ["Mia"])
-    engine = reranker("bert-rank", monkeypatch, Pairs())
+    engine = zoo_engine(monkeypatch, "bert-rank", Pairs())
     with pytest.raises(ConfigError, match="documents: expected a list"):
         engine.rerank("abc", "bca")
     with pytest.raises(ConfigError, match="query: expected a str, got int"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ from oxillama.engine.sequence import SeqState
 from tests.support.serving import ENDS, NAMES, Recorded, Serving, check_as_alone, n_vocab_of
 from tests.support.spread import pairs
 from tests.support.tiny_models import tokens_of
-from tests.support.waiting import idle, stopped
+from tests.support.waiting import check_all_free, idle, run, stopped
 from tests.support.zoo import RECURRENT
 
 PROMPT = "Once upon a time there was a little fox who lived by the sea"
@@ -47,14 +47,7 @@ def engine() -> InferenceEngine:
 @pytest.fixture(autouse=True)
 def no_page_is_lost(engine: InferenceEngine) -> Iterator[None]:
     yield
-    idle(engine)
-    engine.model.check_integrity()
-    assert engine.model.pool.n_used == 0
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """A coroutine, in a minute or not at all."""
-    asyncio.run(asyncio.wait_for(main(), 60))
+    check_all_free(engine)
 
 
 # --- what is shared -------------------------------------------------------------------------------------
@@ -67,8 +60,7 @@ def test_the_prompt_is_run_once(name: str, chunk: int) -> None:
     serving.run(*samples)
     assert serving.metrics.prefill_tokens == 49 + 4  # the last token of it gives each its logits
     assert [request.n_cached for request in samples] == [0, 49, 49, 49]
-    for request in samples:
-        check_as_alone(serving, request, 8)
+    check_as_alone(serving, *samples)
     serving.check_empty()
 
 
@@ -83,8 +75,7 @@ def test_who_is_left_goes_on_from_what_a_cancelled_sample_has_run(name: str, ste
     serving.run(*samples)
     assert samples[0].finish_reason == "cancelled"
     assert serving.metrics.prefill_tokens <= 49 + 4
-    for request in samples:
-        check_as_alone(serving, request, 8)
+    check_as_alone(serving, *samples)
     serving.check_empty()
 
 
@@ -107,8 +98,7 @@ def test_samples_that_were_preempted_share_their_prompt_again() -> None:
     before = serving.metrics.prefill_tokens
     serving.run(*samples)
     assert serving.metrics.prefill_tokens - before <= 49 + 3 * 8
-    for request in samples:
-        check_as_alone(serving, request, 8)
+    check_as_alone(serving, *samples)
     serving.check_empty()
 
 
@@ -119,7 +109,7 @@ def test_where_there_is_room_for_one_alone_each_runs_the_prompt(name: str, pages
     serving.run(*samples)
     for request in samples:
         assert request.finish_reason in ("stop", "length")
-        check_as_alone(serving, request, 8)
+        check_as_alone(serving, request)
     serving.check_empty()
 
 
@@ -144,7 +134,7 @@ def test_a_preempted_sample_goes_on_from_its_own_text() -> None:
     before, second.window = serving.metrics.prefill_tokens, 100
     serving.run(second)
     assert serving.metrics.prefill_tokens - before == 1
-    check_as_alone(serving, second, 8)
+    check_as_alone(serving, second)
 
 
 def kept_for_one_that_pauses() -> tuple[Serving, Recorded]:
@@ -169,7 +159,7 @@ def test_what_is_kept_for_others_gives_way(others: list[tuple[int, int]]) -> Non
     serving.run(second, *requests)
     for request in requests:
         assert request.finish_reason == "length"
-    check_as_alone(serving, second, 4)
+    check_as_alone(serving, second)
     serving.check_empty()
 
 
@@ -184,7 +174,7 @@ def test_a_sample_that_finds_no_room_keeps_its_own_prompt() -> None:
     assert serving.scheduler.queues.preemptions == 0
     serving.run(second, other)
     assert second.n_cached == 49
-    check_as_alone(serving, second, 4)
+    check_as_alone(serving, second)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -250,7 +240,7 @@ def test_each_sample_is_what_its_seed_alone_gives(
             )
         else:
             assert request.finish_reason in ("stop", "length", "cancelled")
-        check_as_alone(serving, request, 8)
+        check_as_alone(serving, request)
     serving.check_empty()
 
 

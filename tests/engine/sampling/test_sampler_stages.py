@@ -217,12 +217,17 @@ def test_mirostat_holds_the_surprise_near_its_target() -> None:
 # --- penalties -------------------------------------------------------------------------------------
 
 
+def orders(stage: str) -> st.SearchStrategy[tuple[str, ...]]:
+    """A stage before and after a cut."""
+    return st.sampled_from([(stage, "top_k", "temperature"), ("top_k", stage, "temperature")])
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_penalties_are_those_of_the_reference(data: st.DataObject) -> None:
     n = data.draw(st.sampled_from([3, 20, 2000]))
     config = SamplerConfig(
-        **PLAIN | {"top_k": data.draw(st.sampled_from([0, 5])), "order": data.draw(orders())},
+        **PLAIN | {"top_k": data.draw(st.sampled_from([0, 5])), "order": data.draw(orders("penalties"))},
         repetition_penalty=data.draw(st.sampled_from([1.0, 1.3, 0.5])),
         frequency_penalty=data.draw(st.sampled_from([0.0, 0.4, -0.3])),
         presence_penalty=data.draw(st.sampled_from([0.0, 0.7, -1.0])),
@@ -231,11 +236,6 @@ def test_penalties_are_those_of_the_reference(data: st.DataObject) -> None:
     history = data.draw(st.lists(st.integers(0, min(n, 12) - 1), max_size=80))
     logits = normal(n, seed=data.draw(st.integers(0, 99)), std=2)
     check(config, logits, history)
-
-
-def orders() -> st.SearchStrategy[tuple[str, ...]]:
-    """Penalties before and after a cut."""
-    return st.sampled_from([("penalties", "top_k", "temperature"), ("top_k", "penalties", "temperature")])
 
 
 def test_no_penalty_masks_a_token_and_no_reward_makes_it_infinite() -> None:
@@ -259,7 +259,7 @@ def test_dry_is_that_of_the_reference(data: st.DataObject) -> None:
     token = st.integers(0, n - 1)
     breakers = data.draw(st.lists(st.lists(token, min_size=1, max_size=3).map(tuple), max_size=3))
     config = SamplerConfig(
-        **PLAIN | {"top_k": data.draw(st.sampled_from([0, 3])), "order": data.draw(dry_orders())},
+        **PLAIN | {"top_k": data.draw(st.sampled_from([0, 3])), "order": data.draw(orders("dry"))},
         dry_multiplier=data.draw(st.sampled_from([0.5, 1.0])),
         dry_base=data.draw(st.sampled_from([1.0, 1.1, 1.75])),
         dry_allowed_length=data.draw(st.integers(0, 5)),
@@ -278,10 +278,6 @@ def test_a_repetition_ends_where_its_texts_differ() -> None:
         **PLAIN, dry_multiplier=1.0, dry_allowed_length=1, dry_sequence_breakers=(), seed=1
     )
     check(config, logits, history)
-
-
-def dry_orders() -> st.SearchStrategy[tuple[str, ...]]:
-    return st.sampled_from([("dry", "top_k", "temperature"), ("top_k", "dry", "temperature")])
 
 
 def test_dry_is_linear_in_the_history() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -177,11 +178,8 @@ def test_what_cannot_be_written_is_counted_and_logged_once_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = RecordFolder(tmp_path, max_bytes=1 << 20)
-
-    def full(*args: Any, **how: Any) -> Any:
-        raise ModelFileError("x: cannot be written: No space left on device")
-
-    monkeypatch.setattr(folder_module, "replaced_file", full)
+    error = ModelFileError("x: cannot be written: No space left on device")
+    monkeypatch.setattr(folder_module, "replaced_file", Mock(side_effect=error))
     monkeypatch.setattr(folder_module, "LOG_SECONDS", 3600.0)
     with caplog.at_level(logging.WARNING, "oxillama.apps.server"):
         keep(folder, *(record(str(i)) for i in range(5)))

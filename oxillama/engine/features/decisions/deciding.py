@@ -36,12 +36,11 @@ from oxillama.engine.features.decisions.questions import (
     plain_json,
 )
 from oxillama.engine.features.decisions.rules import Rules, model_order, temperature
-from oxillama.engine.features.embeddings import Embedding, EmbeddingRequest
+from oxillama.engine.features.embeddings import Embedding, EmbeddingRequest, embedding_request
 from oxillama.engine.features.shared_prompts import share_prompt
-from oxillama.engine.handle import Handle
 from oxillama.engine.loading import LoadedModel, listed
 from oxillama.engine.sampling.logprobs import token_logprobs
-from oxillama.engine.sequence import Output, Sequence as TokenSequence
+from oxillama.engine.sequence import Output
 from oxillama.errors import ConfigError
 from oxillama.models.weights.linear import panels_in_use
 
@@ -138,10 +137,6 @@ class DecisionRooms:
 class Reading(Embedding):
     """A prompt that is being run, and the scores that are read of it: float (options,), and for labels their
     share of all tokens behind them."""
-
-    def __init__(self, model: LoadedModel, request: EmbeddingRequest) -> None:
-        Handle.__init__(self, model.thread, request, model)
-        self._result = None
 
     def _found(self) -> np.ndarray:
         if self._result is None and self.request.error is not None:  # several may wait for this reading
@@ -345,14 +340,10 @@ def readings_of(model: LoadedModel, one: Deciding, tasks: Sequence[Task]) -> lis
     for task in tasks:
         tokens = model.prompt_tokens(task.tokens)
         adapted = model.adaptation(one.options.adapters, tokens)
-        sequence = TokenSequence(
-            model.pool, tokens, checkpoints=0, adapters=adapted, embeddings=task.embeddings
-        )
-        sequence.in_one_pass = not model.spec.causal
-        key = model.prefix_key(one.options.salt) if shares else None
-        request = EmbeddingRequest(
-            sequence, reader(model, one, task), last=bool(task.labels), key=key, tenant=one.options.tenant
-        )
+        kind: dict[str, Any] = {"last": bool(task.labels), "tenant": one.options.tenant}
+        kind["key"] = model.prefix_key(one.options.salt) if shares else None
+        read = reader(model, one, task)
+        request = embedding_request(model, tokens, read, adapted, input_embeddings=task.embeddings, **kind)
         request.kept_after = n_kept
         if task.labels:
             request.output = Output.LAST_LOGITS

@@ -113,10 +113,10 @@ class Prompts:
         named = [*control, *(mark for mark in marks if mark in self.template.source)]
         self.escaper: Escaper = Escaper(named)
         self._of_kind: Callable[..., list[Task]] = {
-            "laya": self._laya,
+            "laya": self._marked,
             "lfm2-d1-omni": self._omni,
             "clef": self._joint,
-            "kev": self._pointer,
+            "kev": self._marked,
         }.get(head.kind, self._labelled)
 
     @cached_property
@@ -251,25 +251,16 @@ class Prompts:
             )
         return [[token] for token in list(self.codes.values())[:n]]
 
-    def _pointer(
+    def _marked(
         self, state: Any, questions: Sequence[Question], shown: Sequence[Any], clean: Any
     ) -> list[Task]:
-        end = self.tokenizer.token_id("<|box_end|>")
-        tasks = []
+        is_laya, tasks = self.kind == "laya", []
+        mark = self._mask if is_laya else self.tokenizer.token_id("<|box_end|>")
         for i, each in enumerate(shown):
             tokens = self._encode(self._rendered(state, each, shown))
-            marks = [at for at, token in enumerate(tokens) if token == end]
-            tasks.append(Task(tokens, [i], marks=_checked_marks(marks, questions[i])))
-        return tasks
-
-    def _laya(
-        self, state: Any, questions: Sequence[Question], shown: Sequence[Any], clean: Any
-    ) -> list[Task]:
-        tasks = []
-        for i, each in enumerate(shown):
-            tokens = self._encode(self._rendered(state, each, shown))
-            marks = [at for at, token in enumerate(tokens) if token == self._mask]
-            tasks.append(self._cut_laya(i, tokens, _checked_marks(marks, questions[i])))
+            marks = [at for at, token in enumerate(tokens) if token == mark]
+            task = Task(tokens, [i], marks=_checked_marks(marks, questions[i]))
+            tasks.append(self._cut_laya(i, tokens, task.marks) if is_laya else task)
         return tasks
 
     def _cut_laya(self, i: int, tokens: list[int], marks: list[int]) -> Task:

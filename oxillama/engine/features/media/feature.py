@@ -25,7 +25,6 @@ from oxillama.models.media.beside import found_beside, missing_reason
 from oxillama.models.media.blocks import Steps
 from oxillama.models.media.decode import PREPROCESSING, Picture, Sound, read_medium
 from oxillama.models.media.encoder import Encoded, MediaEncoder, Planned, Rows
-from oxillama.models.rope import Rope
 
 GIVE_UP: ContextVar[Callable[[], bool]] = ContextVar("oxillama encodes for nobody", default=lambda: False)
 """Asked between the steps of an encoder, in the thread that asked for it: whether nobody waits any more."""
@@ -361,12 +360,7 @@ def position_axes(model: LoadedModel) -> np.ndarray | None:
 
 def _is_interleaved(model: LoadedModel) -> bool:
     """Whether the family's sections come to nothing for text alone, which says that they are interleaved."""
-    return "rope.dimension_sections" in model.spec.family.options and not plain_sections(model.spec.ropes[0])
-
-
-def plain_sections(rope: Rope) -> bool:
-    """Whether neighbouring pairs turn by one coordinate."""
-    return bool(rope.sections)
+    return "rope.dimension_sections" in model.spec.family.options and not model.spec.ropes[0].sections
 
 
 def interleaved_axes(pairs: np.ndarray, sections: Sequence[int]) -> np.ndarray:

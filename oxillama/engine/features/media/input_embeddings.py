@@ -76,9 +76,6 @@ class InputEmbeddings:
 
     @cached_property
     def _numbered(self) -> tuple[np.ndarray, int, int]:
-        return self._number()
-
-    def _number(self) -> tuple[np.ndarray, int, int]:
         """int32 (3, tokens): time, row and column of each token up to the end of the last span; that end, and
         the time of the token there.
 

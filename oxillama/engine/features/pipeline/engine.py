@@ -26,9 +26,6 @@ from oxillama.models import Decoder, Spec
 from oxillama.models.page_groups import page_groups
 from oxillama.models.weights.packer import Progress
 
-ALONE = ("prefix_cache_dir",)
-"""Options that only an engine in one process has."""
-
 
 class PipelinedFactory(EngineFactory):
     """Makes the parts of an engine that is the last stage of a pipeline.
@@ -152,13 +149,9 @@ class StagedEngine(InferenceEngine):
         config = EngineConfig(model_path=config) if not isinstance(config, EngineConfig) else config
         if config.model_path is None:
             raise ConfigError("model_path: expected a path, got None")
-        for name in ALONE:
-            if getattr(config, name) is not None:
+        for name, alone in (("prefix_cache_dir", None), ("numa", "off"), ("adapters", ())):
+            if getattr(config, name) != alone:
                 raise ConfigError(f"{name}: cannot be honoured in a pipeline")
-        if config.numa != "off":
-            raise ConfigError("numa: cannot be honoured in a pipeline")
-        if config.adapters:
-            raise ConfigError("adapters: cannot be honoured in a pipeline")
         if stages < 2:
             raise ConfigError(f"stages: expected at least 2, got {stages}")
         if on_failure not in ("resume", "fail"):

@@ -10,7 +10,7 @@ import numpy as np
 
 from oxillama.base.config import EngineConfig
 from oxillama.gguf.model_file import ModelFile
-from oxillama.models.workspace import Batch, StateSlots
+from oxillama.models.workspace import StateSlots
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,6 @@ class PassMessage:
     tables: list[np.ndarray]
     states: list[StateSlots] | None
     input_rows: Any = None
-
-    @classmethod
-    def of(
-        cls,
-        copies: list[Copy],
-        batch: Batch,
-        tables: list[np.ndarray],
-        states: list[StateSlots] | None,
-    ) -> PassMessage:
-        """The message of a batch; the tables are copied."""
-        copied = [table.copy() for table in tables]
-        return cls(
-            tuple(copies), batch.tokens, batch.positions, batch.row_start, copied, states, batch.input_rows
-        )
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,10 @@ class PipelinedRunner(Runner):
         self._restart_stages()
 
     def _send(self, in_flight: InFlight) -> InFlight:
-        message = PassMessage.of(self._log.take(), in_flight.batch, in_flight.tables, in_flight.states)
-        in_flight.tables = message.tables
+        batch, in_flight.tables = in_flight.batch, [table.copy() for table in in_flight.tables]
+        rows = batch.tokens, batch.positions, batch.row_start
+        copies = tuple(self._log.take())
+        message = PassMessage(copies, *rows, in_flight.tables, in_flight.states, batch.input_rows)
         try:
             if self.lost is not None:
                 raise StageFailed(str(self.lost))

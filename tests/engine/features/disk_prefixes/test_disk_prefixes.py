@@ -8,11 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import ExitStack
+import threading
 from dataclasses import dataclass
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,16 +21,16 @@ from hypothesis import given, settings, strategies as st
 from oxillama import ConfigError, EngineConfig, OxiLlamaError, demo
 from oxillama.base.formats import KV_TYPES
 from oxillama.compat.engine import InferenceEngine
-from oxillama.engine import loading
 from oxillama.engine.features.disk_prefixes import store as disk_prefixes
 from oxillama.engine.features.disk_prefixes.folder import BLOCK, KV, STATE, BlockFolder
-from tests.sessions.test_snapshots import FAMILIES, Numbers
-from tests.support.adapters import adapter_file
+from tests.sessions.test_snapshots import FAMILIES
+from tests.support.adapters import activated_adapter
 from tests.support.faults import OTHERS, every_fault
 from tests.support.kernels import PRESENT, same_bits
+from tests.support.serving import zoo_engine
 from tests.support.spread import slow
 from tests.support.waiting import stopped, until
-from tests.support.zoo import MODELS, VARIANTS, VOCAB
+from tests.support.zoo import VOCAB
 
 SYSTEM = [3 + i * 7 % 200 for i in range(4 * BLOCK + 20)]
 """A beginning that prompts share: four blocks and some tokens."""
@@ -135,7 +135,6 @@ def test_any_process_reads_what_any_has_written(
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_kind_of_state(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Numbers())
     prompt = [1 + i * 5 % (VOCAB - 2) for i in range(3 * BLOCK + 9)]
     options = {"ignore_eos": True}
     found = []
@@ -145,12 +144,8 @@ def test_every_kind_of_state(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         (tmp_path, 4, 50),
         (tmp_path, 128, 512),
     ):
-        engine = InferenceEngine(
-            EngineConfig(
-                prefix_cache_dir=folder, page_size=page_size, prefill_chunk_size=chunk, context_size=256
-            )
-        )
-        engine.load_model_from_bytes({**MODELS, **VARIANTS}[name].file())
+        sizes = {"page_size": page_size, "prefill_chunk_size": chunk, "context_size": 256}
+        engine = zoo_engine(monkeypatch, name, prefix_cache_dir=folder, **sizes)
         found.append(answer(engine, prompt, **options))
         recurrent = engine.model.pool.recurrent_states is not None
         read = engine.metrics.snapshot().disk_prompt_tokens
@@ -182,15 +177,11 @@ def test_blocks_are_whole_though_windows_pass_them(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A block is written when it ends; what the windows have passed of it until then is kept."""
-    monkeypatch.setattr(loading, "load_tokenizer", lambda file, config: Numbers())
     prompt = [1 + i * 5 % (VOCAB - 2) for i in range(3 * BLOCK + 9)]
     found = []
     for chunk in (20, 512):
-        config = EngineConfig(
-            prefix_cache_dir=tmp_path, page_size=4, prefill_chunk_size=chunk, context_size=256
-        )
-        engine = InferenceEngine(config)
-        engine.load_model_from_bytes({**MODELS, **VARIANTS}[name].file())
+        sizes = {"page_size": 4, "prefill_chunk_size": chunk, "context_size": 256}
+        engine = zoo_engine(monkeypatch, name, prefix_cache_dir=tmp_path, **sizes)
         found.append(answer(engine, prompt, ignore_eos=True))
         read = engine.metrics.snapshot().disk_prompt_tokens
         assert read == (3 * BLOCK if len(found) > 1 else 0)
@@ -248,18 +239,8 @@ def test_the_context_is_in_the_key_where_it_decides_bits(
 
 
 def test_adapters_are_told_apart(tmp_path: Path) -> None:
-    with InferenceEngine.from_gguf(demo.STORY) as engine:
-        n_embd = engine.model.spec.n_embd
-    rng = np.random.default_rng(5)
-    pairs = {
-        "blk.1.attn_output.weight": (
-            rng.standard_normal((4, n_embd)).astype(np.float32),
-            rng.standard_normal((n_embd, 4)).astype(np.float32),
-        )
-    }
-    activated = tmp_path / "activated.gguf"
     start = 2 * BLOCK + 3
-    activated.write_bytes(adapter_file("llama", pairs, invocation_tokens=SYSTEM[start : start + 9]))
+    activated = activated_adapter(tmp_path / "activated.gguf", SYSTEM[start : start + 9])
     wanted = ([], demo.PIRATE, (demo.PIRATE, 0.5), activated)
     for adapters, read in zip(wanted, (0, 0, 0, 2 * BLOCK)):
         for n in (read, 4 * BLOCK):
@@ -301,11 +282,8 @@ def test_a_block_that_cannot_be_read_delays_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected, _ = run(tmp_path, SYSTEM)
-
-    def fail(*args: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(disk_prefixes, "from_positions", fail)
+    error = OSError(errno.EIO, os.strerror(errno.EIO))
+    monkeypatch.setattr(disk_prefixes, "from_positions", Mock(side_effect=error))
     with caplog.at_level(logging.ERROR, "oxillama"):
         done, read = run(tmp_path, SYSTEM)
     assert "blocks could not be read" in caplog.text
@@ -317,11 +295,8 @@ def test_a_full_disk_is_no_error_of_a_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected, _ = run(None, SYSTEM)
-
-    def fail(*args: object, **kind: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("tempfile.mkstemp", fail)
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr("tempfile.mkstemp", Mock(side_effect=error))
     with caplog.at_level(logging.WARNING, "oxillama"), engine_of(tmp_path) as engine:
         for prompt in (SYSTEM, [*SYSTEM, 9], list(range(4, 200))):
             done = answer(engine, prompt)
@@ -422,12 +397,16 @@ def test_requests_that_begin_alike_read_once(tmp_path: Path) -> None:
         engine.model.check_integrity()
 
 
-def test_others_run_while_one_waits_for_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Blocks of a prompt are in the folder, and are read once this is set."""
     run(tmp_path, SYSTEM)
-    gate, real = threading.Event(), BlockFolder.read
-    monkeypatch.setattr(BlockFolder, "read", lambda *args: gate.wait(60) and real(*args))
+    found, real = threading.Event(), BlockFolder.read
+    monkeypatch.setattr(BlockFolder, "read", lambda *args: found.wait(60) and real(*args))
+    return found
+
+
+def test_others_run_while_one_waits_for_its_blocks(tmp_path: Path, gate: threading.Event) -> None:
     with engine_of(tmp_path) as engine:
         waits, dropped = (engine.stream([*SYSTEM, i], **OPTIONS) for i in (5, 6))
         assert answer(engine, [7, 8, 9]).tokens
@@ -441,12 +420,7 @@ def test_others_run_while_one_waits_for_its_blocks(tmp_path: Path, monkeypatch: 
         engine.model.check_integrity()
 
 
-def test_closing_ends_what_waits_for_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
-    run(tmp_path, SYSTEM)
-    gate, real = threading.Event(), BlockFolder.read
-    monkeypatch.setattr(BlockFolder, "read", lambda *args: gate.wait(60) and real(*args))
+def test_closing_ends_what_waits_for_its_blocks(tmp_path: Path, gate: threading.Event) -> None:
     engine = engine_of(tmp_path)
     waits = engine.stream(SYSTEM, **OPTIONS)
     until(lambda: engine.metrics.snapshot().waiting == 1)
@@ -458,20 +432,15 @@ def test_closing_ends_what_waits_for_its_blocks(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_reads_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
-    run(tmp_path, SYSTEM)
-    gate, real = threading.Event(), BlockFolder.read
-    with monkeypatch.context() as patched, engine_of(tmp_path) as engine:
-        patched.setattr(BlockFolder, "read", lambda *args: gate.wait(60) and real(*args))
+def test_a_forked_child_reads_and_writes(tmp_path: Path, gate: threading.Event) -> None:
+    with engine_of(tmp_path) as engine:
         waits = engine.stream(SYSTEM, **OPTIONS)
         until(lambda: engine.metrics.snapshot().waiting == 1)
         child = os.fork()
         if not child:
             code = 1
             try:
-                BlockFolder.read = real  # type: ignore[method-assign]
+                gate.set()
                 found = engine.stream(SYSTEM, **OPTIONS).result()
                 engine.stream(list(range(5, 5 + BLOCK + 1)), **OPTIONS).result()
                 engine.close()
@@ -598,44 +567,3 @@ def test_a_call_that_fails_changes_no_answer(tmp_path: Path, operations: tuple[s
 
     counts = every_fault("engine with disk prefixes", path, before, use, after, operations)
     assert counts.keys() >= {"open", "write", "rename", "stat", "list"} & set(operations)
-
-
-WRITER = """
-import sys
-from tests.engine.features.disk_prefixes.test_disk_prefixes import KV, BlockFolder, block
-folder = BlockFolder(sys.argv[1], int(sys.argv[2]))
-print("ready", flush=True)
-sys.stdin.readline()
-for i in range(60):
-    n = i % 20
-    folder.write(f"{n}{KV}", block(n))
-    found = folder.read(f"{n}{KV}", 1000)
-    assert found is None or (found == block(n)).all()
-assert folder.is_writable
-"""
-
-
-@pytest.mark.parametrize("most", [1 << 20, 6000])
-def test_processes_that_write_the_same_blocks(most: int, tmp_path: Path) -> None:
-    """With room for all blocks, or for five of twenty: then each deletes what the others write."""
-    path = tmp_path / "blocks"
-    command = [sys.executable, "-c", WRITER, str(path), str(most)]
-    with ExitStack() as stack:
-        writers = [
-            stack.enter_context(subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True))
-            for _ in range(2)
-        ]
-        for writer in writers:
-            assert writer.stdout is not None and writer.stdout.readline() == "ready\n"
-        for writer in writers:
-            assert writer.stdin is not None
-            writer.stdin.write("\n")
-            writer.stdin.flush()
-        folder = BlockFolder(path, most)
-        while any(writer.poll() is None for writer in writers):
-            for n in range(20):
-                found = folder.read(f"{n}{KV}", 1000)
-                assert found is None or (found == block(n)).all()
-        for writer in writers:
-            assert writer.wait() == 0, writer.communicate()[1]
-    assert blocks_in(path) == set(range(20)) if most > 20_000 else len(blocks_in(path)) <= 7

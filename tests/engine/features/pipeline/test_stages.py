@@ -85,8 +85,7 @@ def test_batches_are_under_way_together(name: str) -> None:
         assert serving.step()
         together = max(together, len(serving.scheduler.in_flight))
     assert together >= 2, "nothing was under way while the next batch was scheduled"
-    for request in requests:
-        check_as_alone(serving, request, 12)
+    check_as_alone(serving, *requests)
     serving.check_empty()
 
 
