@@ -6,34 +6,13 @@ Results go to stdout, everything else to stderr. An error is one line, never a t
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from types import ModuleType
 
-from oxillama.apps.cli import (
-    batch,
-    bench,
-    chat,
-    convert,
-    decide,
-    doctor,
-    evaluate,
-    fingerprint,
-    generate,
-    harness,
-    hub,
-    info,
-    pack,
-    quantize,
-    replay,
-    serve,
-    snapshot,
-    tokenize,
-    verify,
-)
 from oxillama.apps.cli.console import say
 from oxillama.apps.cli.options import add_message_options
 from oxillama.apps.cli.program import Parser, run_program, with_flag
@@ -54,32 +33,18 @@ MORE = {
 }
 """The other commands by topic: ``--help`` gives their names, ``--help-all`` says what each does, too."""
 
-COMMANDS: dict[str, ModuleType] = {
+COMMANDS: dict[str, str] = {
     name: module
-    for module, names in (
-        (generate, "run demo"),
-        (chat, "chat"),
-        (decide, "decide calibrate"),
-        (verify, "verify sign"),
-        (replay, "replay"),
-        (info, "info"),
-        (snapshot, "snapshot"),
-        (fingerprint, "fingerprint"),
-        (tokenize, "tokenize"),
-        (quantize, "quantize imatrix"),
-        (pack, "pack"),
-        (convert, "convert"),
-        (hub, "pull list rm"),
-        (serve, "serve"),
-        (batch, "batch"),
-        (bench, "bench"),
-        (evaluate, "perplexity compare"),
-        (harness, "eval"),
-        (doctor, "doctor"),
-    )
+    for module, names in {
+        "generate": "run demo", "chat": "chat", "decide": "decide calibrate", "verify": "verify sign",
+        "replay": "replay", "info": "info", "snapshot": "snapshot", "fingerprint": "fingerprint",
+        "tokenize": "tokenize", "quantize": "quantize imatrix", "pack": "pack", "convert": "convert",
+        "hub": "pull list rm", "serve": "serve", "batch": "batch", "bench": "bench",
+        "evaluate": "perplexity compare", "harness": "eval", "doctor": "doctor",
+    }.items()
     for name in names.split()
-}
-"""The module of each command."""
+}  # fmt: skip
+"""The module of each command, imported when its parser is made."""
 
 EXAMPLES = """\
   oxillama demo                              a story from the model that the package ships
@@ -108,7 +73,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     )
     modules = [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values())
     for module in modules:
-        module.add_commands(commands)
+        importlib.import_module(f"{__name__}.{module}").add_commands(commands)
     chosen = {} if command in COMMANDS else {"commands": FIRST, **MORE}  # the help of a command has no lists
     summaries = {name: f"  {name:<13}{each.summary}" for name, each in commands.choices.items()}
     lists = {title: "\n".join(summaries[name] for name in names) for title, names in chosen.items()}

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama.apps.cli import options
 from oxillama.apps.cli.console import check_writable, read_text
-from oxillama.apps.cli.generate import load_engine
 from oxillama.apps.cli.media import add_media_options
-from oxillama.apps.cli.models import add_model, model_path
+from oxillama.apps.cli.models import add_model, load_engine, model_path
 from oxillama.apps.cli.terminal import write_text
 from oxillama.errors import ConfigError
 

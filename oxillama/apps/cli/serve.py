@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama.apps.cli import options
 from oxillama.apps.cli.console import printable
-from oxillama.apps.cli.generate import load_engine
-from oxillama.apps.cli.models import add_model, model_path
+from oxillama.apps.cli.models import add_model, load_engine, model_path
 from oxillama.apps.cli.patient_streams import patient_streams
 from oxillama.apps.cli.terminal import shown_text
 from oxillama.base import early_signals
