@@ -10,10 +10,10 @@ import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
-from oxillama.apps.cli.console import say
+from oxillama.apps.cli.console import logging_to, say
 from oxillama.apps.cli.options import add_message_options
 from oxillama.apps.cli.program import Parser, run_program, with_flag
 from oxillama.base.distribution import DISTRIBUTION
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             with_flag(str(message), args.flags), *how, **more
         )
         try:
-            with log_on_stderr() if args.verbose else nullcontext():
+            with logging_to(LineHandler(), {"oxillama": logging.DEBUG}) if args.verbose else nullcontext():
                 code: int = args.command(args)
         except (ConfigError, GrammarError, Warning) as error:
             error.args = (with_flag(str(error), args.flags),)
@@ -127,20 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_program("oxillama", job)
 
 
-@contextmanager
-def log_on_stderr() -> Iterator[None]:
-    """Writes each record of the library's logger as one line to stderr."""
-    logger, handler = logging.getLogger("oxillama"), LineHandler()
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        logger.removeHandler(handler)
-
-
 class LineHandler(logging.Handler):
+    """Writes each record as one line to stderr."""
+
     def emit(self, record: logging.LogRecord) -> None:
         say(record.levelname.lower(), record.getMessage())
