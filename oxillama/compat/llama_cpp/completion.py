@@ -13,7 +13,6 @@ import numpy as np
 
 from oxillama.base.events import Event
 from oxillama.compat.llama_cpp.answers import Answer, completion, completion_logprobs, usage_of
-from oxillama.compat.llama_cpp.processors import StoppingCriteria
 from oxillama.compat.llama_cpp.protocols import Model
 from oxillama.engine.generation import Generation
 from oxillama.engine.sampling.logprobs import TokenLogprobs, token_logprobs
@@ -232,15 +231,6 @@ class Text:
         known += [each.raw for each in (self.generation.logprobs or [])[: self.n]]
         tokens = [*prompt, *text]
         return completion_logprobs(tokens, known, self._offsets(tokens, 0), self.piece)
-
-
-def joined(
-    criteria: Sequence[StoppingCriteria] | None,
-) -> Callable[[np.ndarray, np.ndarray], bool] | None:
-    """The criteria as one function; None without criteria."""
-    if not criteria:
-        return None
-    return lambda tokens, logits: any(each(tokens, logits) for each in criteria)
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> list[str]:
