@@ -156,7 +156,6 @@ class Receipts:
             raise ConfigError(f"receipts: {path}: {error.strerror}") from error
 
     def write(self, state: Any, asked: Deciding, decision: Decision) -> None:
-        """Writes the receipt of a request."""
         from oxillama.apps.decisions.receipt import DecisionReceipt
 
         receipt = DecisionReceipt.of(self.engine, state, asked, decision, self.calibration)
@@ -213,7 +212,6 @@ def requests_of(text: str) -> Iterator[Any]:
 
 
 def lines_of(text: str) -> Iterator[Any]:
-    """The JSON value in each line."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:

@@ -83,7 +83,6 @@ def list_records(args: argparse.Namespace) -> int:
 
 
 def row_of(head: Head) -> tuple[str, ...]:
-    """A record in the list."""
     time = datetime.fromtimestamp(head.time, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
     numbers = (str(head.status), head.model, str(head.n_texts), str(head.n_tokens))
     return (time, head.id, head.path, *numbers, ", ".join(head.finish_reasons))

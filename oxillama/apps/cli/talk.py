@@ -241,7 +241,6 @@ def default_template(engine: Any) -> Any:
 
 
 def has_reasoning(template: Any) -> bool:
-    """Whether a chat template has reasoning."""
     return template.format.reasoning is not None
 
 

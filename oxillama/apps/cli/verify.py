@@ -140,7 +140,6 @@ def verified(
 
 
 def judged(found: Verification) -> tuple[bool, str]:
-    """Whether a text is verified, and a line about it."""
     return bool(found), found.message if found else f"NOT verified: {found.message}"
 
 

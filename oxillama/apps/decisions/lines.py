@@ -71,7 +71,6 @@ def begun(
     options: DecisionOptions,
     media: Sequence[tuple[str, Mapping[str, Any]]],
 ) -> Line:
-    """A request that runs."""
     try:
         if not isinstance(body, Mapping):
             raise WireError(("body",), "must be an object")
@@ -83,7 +82,6 @@ def begun(
 
 
 def ended(engine: InferenceEngine, line: Line, keep: Keep | None) -> dict[str, Any]:
-    """The answer to a request."""
     try:
         if isinstance(line, OxiLlamaError):
             raise line

@@ -100,7 +100,6 @@ def state_of(value: Any, media: Placeholders) -> Any:
 
 
 def message_of(item: Mapping[str, Any], place: Place, media: Placeholders) -> dict[str, Any]:
-    """A message: its role and its content."""
     check_names(item, ("type", "role", "content", "phase", "id", "status"), place)
     role = need(item, "role", place)
     if role not in ("user", "assistant", "developer", "system"):
@@ -213,7 +212,6 @@ class Level(str):
 
 
 def levels_of(value: Any, place: Place) -> list[Level]:
-    """Levels of a scale."""
     found = []
     for i, entry in enumerate(list_of(value, place, *LEVELS)):
         check_names(object_of(entry, (*place, i)), ("label", "description"), (*place, i))
@@ -226,7 +224,6 @@ def levels_of(value: Any, place: Place) -> list[Level]:
 
 
 def answer_body(model: str, decision: Decision) -> dict[str, Any]:
-    """The answer to a request."""
     cached = {"cached_tokens": decision.n_cached, "cache_write_tokens": 0}
     return {
         "model": model,
@@ -242,7 +239,6 @@ def answer_body(model: str, decision: Decision) -> dict[str, Any]:
 
 
 def answer_of(answer: Any) -> dict[str, Any]:
-    """An answer."""
     more = {} if answer.label_mass is None else {"x_label_mass": answer.label_mass}
     if isinstance(answer, PredicateAnswer):
         return {"type": "predicate", "name": answer.name, "probability": answer.probability, **more}

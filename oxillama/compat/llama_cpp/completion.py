@@ -162,7 +162,6 @@ class Text:
     # --- answers ------------------------------------------------------------------------------------
 
     def whole(self) -> Answer:
-        """The whole answer."""
         if self.criteria is None:
             self.generation.result()  # generates all at once, which is faster
         text = "".join(piece for piece, _ in self.pieces()) or self.generation.text
@@ -191,7 +190,6 @@ class Text:
     # --- log-probabilities --------------------------------------------------------------------------
 
     def piece(self, token: int) -> str:
-        """The text of a single token."""
         return self.llama.detokenize([token]).decode("utf-8", errors="ignore")
 
     def _offsets(self, tokens: Sequence[int], start: int) -> list[int]:
@@ -234,10 +232,8 @@ class Text:
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> list[str]:
-    """The stop strings as a list."""
     return [stop] if isinstance(stop, str) else list(stop or ())
 
 
 def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The fields without the given names."""
     return {name: value for name, value in fields.items() if name not in names}
