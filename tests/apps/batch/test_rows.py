@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ from tests.support.tool_models import AS_IT_IS, tool_model
 PROMPT = "once upon a time"
 MESSAGES = [{"role": "user", "content": "hello world"}]
 SETTINGS = Settings(model_name="tiny")
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine]:
-    model = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", ends=False)
-    with InferenceEngine(for_jobs(EngineConfig(model_path=model, num_threads=1))) as found:
-        yield found
 
 
 def answer(engine: InferenceEngine, row: Any, settings: Settings = SETTINGS, number: int = 3) -> Any:
