@@ -13,10 +13,7 @@ import pytest
 from oxillama import ConfigError, EngineConfig, GenerationOptions, SamplerConfig
 from oxillama.apps.cli import build_parser, options
 from oxillama.base.config.option import Option, declared, option
-from tests.support.command_line import (
-    COMMANDS,
-    output,
-)
+from tests.support.command_line import COMMANDS, output
 
 
 def other_value(cls: type, name: str) -> Any:
