@@ -94,15 +94,6 @@ def test_a_schema_gives_its_value(engine: InferenceEngine) -> None:
     assert "parsed" not in answer(engine, {"prompt": PROMPT, "max_tokens": 2})
 
 
-@pytest.mark.parametrize("any_order", [False, True])
-def test_properties_in_any_order(engine: InferenceEngine, any_order: bool) -> None:
-    named = {"a": {"const": 1}, "z": {"const": 2}}
-    schema = {"type": "object", "properties": named, "required": ["a", "z"], "additionalProperties": False}
-    row = {"prompt": PROMPT, "json_schema": schema, "any_order": any_order, "temperature": 0}
-    found = answer(engine, {**row, "logit_bias": {"z": 100}})["parsed"]
-    assert list(found) == sorted(named, reverse=any_order)
-
-
 def test_a_call_of_a_tool(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"up": {"const": True}}, "required": ["up"]}
     tools = [{"type": "function", "function": {"name": "look", "parameters": schema}}]

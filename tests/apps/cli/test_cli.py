@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import itertools
-import json
 import logging
 import os
 import re
@@ -141,21 +140,6 @@ def test_stop_texts(model: Path, engine: InferenceEngine) -> None:
     done = run("run", model, "-p", PROMPT, "--greedy", "--stop", "never there", "--stop", text[10:14])
     assert done.stdout.decode() == text[: text.index(text[10:14])] + "\n"
     assert facts_of(done)[2] == "stop"
-
-
-@pytest.mark.parametrize("any_order", [False, True])
-def test_properties_in_any_order(
-    model: Path, engine: InferenceEngine, tmp_path: Path, any_order: bool
-) -> None:
-    """The model wants z first; it may have that in any order only."""
-    named = {"a": {"const": 1}, "z": {"const": 2}}
-    schema = {"type": "object", "properties": named, "required": ["a", "z"], "additionalProperties": False}
-    path = tmp_path / "schema.json"
-    path.write_text(json.dumps(schema))
-    (z,) = engine.tokenizer.encode("z", add_special=False)[-1:]
-    flags = ["--json-schema", path, "--logit-bias", f"{z}+100", *["--any-order"] * any_order]
-    found = json.loads(output("run", model, "-p", "x", "--greedy", "-q", *flags))
-    assert list(found) == sorted(named, reverse=any_order)
 
 
 def test_no_tokens_at_all(model: Path) -> None:
