@@ -10,7 +10,6 @@ and call, "prompts" of conversations by chat format, and "signatures" of methods
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
 from pathlib import Path
@@ -19,8 +18,8 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from oxillama import demo
-from tests.support.llama_cpp_calls import CALLS, CONVERSATIONS, EMBEDDINGS, NOT_COMPARED, SHAPES, plain, shape
+from tests.support import llama_cpp_calls as calls
+from tests.support.llama_cpp_calls import FEW, STORY, plain
 
 METHODS = (
     *("__init__", "__call__", "create_completion", "create_chat_completion", "create_embedding", "embed"),
@@ -29,31 +28,20 @@ METHODS = (
 )
 
 
-def signature(function: Any) -> list[Any]:
-    """[name, kind, default] of each argument; the name of the type for a default that is no JSON value."""
-    found = []
-    for each in inspect.signature(function).parameters.values():
-        default = "NONE" if each.default is inspect.Parameter.empty else each.default
-        if not isinstance(default, (bool, int, float, str, list, type(None))):
-            default = type(default).__name__
-        found.append([each.name, each.kind.name, default])
-    return found
-
-
 def signatures(package: Any) -> dict[str, Any]:
     """The signatures of `METHODS` of `Llama`."""
-    return {name: signature(getattr(package.Llama, name)) for name in METHODS}
+    return {name: calls.signature(getattr(package.Llama, name)) for name in METHODS}
 
 
 def prompts(handlers: Any) -> dict[str, dict[str, Any]]:
     """The prompt and the stop strings that each chat format makes of each conversation."""
     found: dict[str, dict[str, Any]] = {}
     for name, handler in handlers._chat_handlers.items():
-        if name in NOT_COMPARED:
+        if name in calls.NOT_COMPARED:
             continue
         cells = [cell.cell_contents for cell in handler.__closure__ or ()]
         for formatter in [cell for cell in cells if callable(cell)]:
-            made = {key: formatter(messages=said) for key, said in CONVERSATIONS.items()}
+            made = {key: formatter(messages=said) for key, said in calls.CONVERSATIONS.items()}
             found[name] = {key: [each.prompt, each.stop] for key, each in made.items()}
     return found
 
@@ -62,21 +50,19 @@ def main() -> None:
     import llama_cpp
     from llama_cpp.llama_chat_format import LlamaChatCompletionHandlerRegistry
 
-    path, common = str(demo.STORY), {"n_ctx": 256, "verbose": False, "n_threads": 1}
-    llm = llama_cpp.Llama(path, logits_all=True, **common)
+    llm = llama_cpp.Llama(STORY, logits_all=True, verbose=False, **FEW)
     vectors = {str(number): {} for number in (-1, 1)}
     for number, into in vectors.items():
-        model = llama_cpp.Llama(path, embedding=True, pooling_type=int(number), **common)
-        into |= {name: plain(call(model)) for name, call in EMBEDDINGS.items()}
+        model = llama_cpp.Llama(STORY, embedding=True, pooling_type=int(number), verbose=False, **FEW)
+        into |= {name: plain(call(model)) for name, call in calls.EMBEDDINGS.items()}
     found = {
-        "answers": {name: plain(call(fresh(llm))) for name, call in CALLS.items()},
-        "shapes": {name: shape(plain(call(fresh(llm)))) for name, call in SHAPES.items()},
+        "answers": {name: plain(call(fresh(llm))) for name, call in calls.CALLS.items()},
+        "shapes": {name: calls.shape(plain(call(fresh(llm)))) for name, call in calls.SHAPES.items()},
         "embeddings": vectors,
         "prompts": prompts(LlamaChatCompletionHandlerRegistry()),
         "signatures": signatures(llama_cpp),
     }
-    target = ROOT / "tests/data/llama_cpp_python.json"
-    target.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    calls.RECORDS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def fresh(llm: Any) -> Any:

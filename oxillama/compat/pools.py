@@ -144,7 +144,6 @@ class SequenceSlot:
         self.position = 0
 
     def _free(self) -> None:
-        """Free the memory."""
         pool = self._owner.pool
         if isinstance(pool, SlotPool):
             pool.release(self._number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
@@ -157,8 +158,9 @@ class SpeculativeEngine:
             ModelFingerprintMismatch: one of the models differs.
         """
         snapshot = SpeculativeEngineSnapshot.decode(data)
-        target = InferenceEngine.resume(snapshot.target, target_model_path)
-        try:
+        with ExitStack() as failing:
+            target = InferenceEngine.resume(snapshot.target, target_model_path)
+            failing.callback(target.close)
             draft = saved_config(snapshot.draft)
             path = snapshot.draft.model.path if draft_model_path is None else draft_model_path
             if not path:
@@ -168,14 +170,9 @@ class SpeculativeEngine:
             )
             made = cls.__new__(cls)
             made._set_up(config, target)
-        except BaseException:
-            target.close()
-            raise
-        try:
+            failing.callback(made.close)
             check_fits(made._draft, snapshot.draft)
-        except BaseException:
-            made.close()
-            raise
+            failing.pop_all()
         made._begun = snapshot.target if snapshot.target.kind == "generation" else None
         return made
 

@@ -14,13 +14,12 @@ import pytest
 from oxillama import ChatTemplateError, ConfigError, demo
 from oxillama.compat.llama_cpp import Llama, LlamaGrammar, llama_chat_format as formats
 from oxillama.compat.llama_cpp.chat_formats import CHAT_FORMATS, NOT_OFFERED
-from tests.support.llama_cpp_calls import CONVERSATIONS, GREEDY, NOT_COMPARED, ONE, TITLE, TOOLS
+from tests.support.llama_cpp_calls import CONVERSATIONS, FEW, GREEDY, NOT_COMPARED, ONE, RECORDS, TITLE, TOOLS
 from tests.support.media import picture, projector_file
 from tests.support.tiny_file import write_tiny_model
 from tests.support.tool_models import tool_model
 
-RECORDED = json.loads((Path(__file__).parent.parent / "data/llama_cpp_python.json").read_text("utf-8"))
-FEW = {"n_ctx": 256, "n_threads": 1}
+RECORDED = json.loads(RECORDS.read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,7 @@ from oxillama.compat.llama_cpp.llama_grammar import json_schema_to_gbnf
 from oxillama.compat.llama_cpp.processors import PenaltyStage
 from oxillama.compat.llama_cpp.sampling import seed_of
 from oxillama.gguf.hub import pretrained
-
-STORY = str(demo.STORY)
-FEW = {"n_ctx": 256, "n_threads": 1}
+from tests.support.llama_cpp_calls import FEW, STORY
 
 
 class Words:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import io
 import os
 import re
 import select
@@ -15,9 +16,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from oxillama import InferenceEngine, Receipt
 from tests.support.fork_server import ForkServer
 from tests.support.paths import ROOT
 
@@ -79,11 +82,55 @@ def error(*args: Text | Path, stdin: bytes = b"", **environment: str) -> str:
     return text
 
 
+def called(*args: object) -> int:
+    """The exit code of a command that runs in this process."""
+    from oxillama.apps.cli import main
+
+    return main([str(arg) for arg in args])
+
+
+def printed(capsys: pytest.CaptureFixture[str], *args: object, code: int = 0) -> str:
+    """`output`, in this process."""
+    capsys.readouterr()  # of earlier commands
+    found = called(*args)
+    told = capsys.readouterr()
+    assert found == code, told.err
+    return told.out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *args: object) -> str:
+    """`error`, in this process."""
+    capsys.readouterr()  # of earlier commands
+    code = called(*args)
+    told = capsys.readouterr()
+    assert (code, told.out) == (2, ""), told.err
+    assert told.err.startswith("oxillama: error: ") and told.err.count("\n") == 1, told.err
+    return told.err
+
+
+def save_receipt(engine: InferenceEngine, path: Path, **options: Any) -> Receipt:
+    """Writes the receipt of a text."""
+    receipt = engine.stream("the fox", receipt=True, **options).result().receipt
+    assert receipt is not None
+    receipt.save(path)
+    return receipt
+
+
 def facts_of(done: subprocess.CompletedProcess[bytes]) -> tuple[str, ...]:
     """Prompt tokens, decoded tokens, finish reason, seed."""
     found = SUMMARY.fullmatch(done.stderr.decode().strip())
     assert found, done.stderr
     return found[1], found[3], found[5], found[6]
+
+
+has_terminals = pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Terminal:

@@ -5,12 +5,17 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from oxillama import demo
+from tests.support.paths import ROOT
 
+RECORDS = ROOT / "tests/data/llama_cpp_python.json"
+STORY = str(demo.STORY)
+FEW = {"n_ctx": 256, "n_threads": 1}
 PROMPT = demo.PROMPTS[0]
 TITLE = [{"role": "user", "content": "Help for a Goat"}]
 ASKED = [{"role": "system", "content": "Be kind."}, *TITLE]
@@ -175,3 +180,14 @@ NOT_COMPARED = ("openbuddy", "open-orca", "snoozy")
 
 CONVERSATIONS = {"title": TITLE, "asked": ASKED, "talk": TALK}
 """Whose prompts are compared in every chat format."""
+
+
+def signature(function: Callable[..., Any]) -> list[Any]:
+    """[name, kind, default] of each argument; the name of the type for a default that is no JSON value."""
+    found = []
+    for each in inspect.signature(function).parameters.values():
+        default = "NONE" if each.default is inspect.Parameter.empty else each.default
+        if not isinstance(default, (bool, int, float, str, list, type(None))):
+            default = type(default).__name__
+        found.append([each.name, each.kind.name, default])
+    return found

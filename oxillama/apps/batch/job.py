@@ -245,7 +245,6 @@ def part_lines(part: BinaryIO) -> Iterator[bytes]:
 
 
 def is_at(file: BinaryIO, path: Path) -> bool:
-    """Whether an open file is at this path."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False

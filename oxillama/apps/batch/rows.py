@@ -107,6 +107,5 @@ def plain_failure(row: Mapping[str, Any], error: ApiError, settings: Settings) -
 
 
 def has_failed(answer: Mapping[str, Any]) -> bool:
-    """Whether an answer is an error."""
     response = answer.get("response")
     return answer["error"] is not None or (response is not None and response["status_code"] >= 400)

@@ -17,7 +17,6 @@ JSON_TEXT = ("tool_calls", "parsed", "receipt", "metadata", "response", "answers
 
 
 def answer_types() -> dict[str, Any]:
-    """The Arrow type of each column of an answer."""
     import pyarrow as pa
 
     token = pa.struct([("token", pa.int32()), ("logprob", pa.float64())])

@@ -6,35 +6,14 @@ Results go to stdout, everything else to stderr. An error is one line, never a t
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from types import ModuleType
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 
-from oxillama.apps.cli import (
-    batch,
-    bench,
-    chat,
-    convert,
-    decide,
-    doctor,
-    evaluate,
-    fingerprint,
-    generate,
-    harness,
-    hub,
-    info,
-    pack,
-    quantize,
-    replay,
-    serve,
-    snapshot,
-    tokenize,
-    verify,
-)
-from oxillama.apps.cli.console import say
+from oxillama.apps.cli.console import logging_to, say
 from oxillama.apps.cli.options import add_message_options
 from oxillama.apps.cli.program import Parser, run_program, with_flag
 from oxillama.base.distribution import DISTRIBUTION
@@ -54,32 +33,18 @@ MORE = {
 }
 """The other commands by topic: ``--help`` gives their names, ``--help-all`` says what each does, too."""
 
-COMMANDS: dict[str, ModuleType] = {
+COMMANDS: dict[str, str] = {
     name: module
-    for module, names in (
-        (generate, "run demo"),
-        (chat, "chat"),
-        (decide, "decide calibrate"),
-        (verify, "verify sign"),
-        (replay, "replay"),
-        (info, "info"),
-        (snapshot, "snapshot"),
-        (fingerprint, "fingerprint"),
-        (tokenize, "tokenize"),
-        (quantize, "quantize imatrix"),
-        (pack, "pack"),
-        (convert, "convert"),
-        (hub, "pull list rm"),
-        (serve, "serve"),
-        (batch, "batch"),
-        (bench, "bench"),
-        (evaluate, "perplexity compare"),
-        (harness, "eval"),
-        (doctor, "doctor"),
-    )
+    for module, names in {
+        "generate": "run demo", "chat": "chat", "decide": "decide calibrate", "verify": "verify sign",
+        "replay": "replay", "info": "info", "snapshot": "snapshot", "fingerprint": "fingerprint",
+        "tokenize": "tokenize", "quantize": "quantize imatrix", "pack": "pack", "convert": "convert",
+        "hub": "pull list rm", "serve": "serve", "batch": "batch", "bench": "bench",
+        "evaluate": "perplexity compare", "harness": "eval", "doctor": "doctor",
+    }.items()
     for name in names.split()
-}
-"""The module of each command."""
+}  # fmt: skip
+"""The module of each command, imported when its parser is made."""
 
 EXAMPLES = """\
   oxillama demo                              a story from the model that the package ships
@@ -108,7 +73,7 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     )
     modules = [COMMANDS[command]] if command in COMMANDS else dict.fromkeys(COMMANDS.values())
     for module in modules:
-        module.add_commands(commands)
+        importlib.import_module(f"{__name__}.{module}").add_commands(commands)
     chosen = {} if command in COMMANDS else {"commands": FIRST, **MORE}  # the help of a command has no lists
     summaries = {name: f"  {name:<13}{each.summary}" for name, each in commands.choices.items()}
     lists = {title: "\n".join(summaries[name] for name in names) for title, names in chosen.items()}
@@ -152,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             with_flag(str(message), args.flags), *how, **more
         )
         try:
-            with log_on_stderr() if args.verbose else nullcontext():
+            with logging_to(LineHandler(), {"oxillama": logging.DEBUG}) if args.verbose else nullcontext():
                 code: int = args.command(args)
         except (ConfigError, GrammarError, Warning) as error:
             error.args = (with_flag(str(error), args.flags),)
@@ -162,20 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_program("oxillama", job)
 
 
-@contextmanager
-def log_on_stderr() -> Iterator[None]:
-    """Writes each record of the library's logger as one line to stderr."""
-    logger, handler = logging.getLogger("oxillama"), LineHandler()
-    level = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        logger.removeHandler(handler)
-
-
 class LineHandler(logging.Handler):
+    """Writes each record as one line to stderr."""
+
     def emit(self, record: logging.LogRecord) -> None:
         say(record.levelname.lower(), record.getMessage())

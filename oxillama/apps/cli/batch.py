@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama.apps.cli import options
 from oxillama.apps.cli.console import printable
-from oxillama.apps.cli.generate import load_engine
-from oxillama.apps.cli.models import MEANING, model_path
+from oxillama.apps.cli.models import MEANING, load_engine, model_path
 from oxillama.apps.cli.progress import make_bar, shows_bars
 from oxillama.base.config import EngineConfig, SchedulerConfig
 from oxillama.base.distribution import install

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from textwrap import shorten
 from typing import Any
 
@@ -193,13 +194,8 @@ def copy(talk: Talk, argument: str) -> None:
     talk.tell(f"copied {len(text)} characters, if the terminal allows it (OSC 52)")
 
 
-def attach_image(talk: Talk, path: str) -> None:
-    talk.attach(part_of("image", path))
-    talk.tell(f"the next message begins with {path}")
-
-
-def attach_audio(talk: Talk, path: str) -> None:
-    talk.attach(part_of("audio", path))
+def attach(kind: str, talk: Talk, path: str) -> None:
+    talk.attach(part_of(kind, path))
     talk.tell(f"the next message begins with {path}")
 
 
@@ -227,8 +223,8 @@ COMMANDS = {
     "reset": Command("", "forgets the conversation", reset),
     "save": Command("FILE", "writes the conversation to a JSON file", save),
     "load": Command("FILE", "continues the conversation of such a file", load),
-    "image": Command("FILE", "has the next message begin with a picture", attach_image),
-    "audio": Command("FILE", "has the next message begin with a sound", attach_audio),
+    "image": Command("FILE", "has the next message begin with a picture", partial(attach, "image")),
+    "audio": Command("FILE", "has the next message begin with a sound", partial(attach, "audio")),
     "file": Command(
         "[FILE|-]", "ends the next message with a text, lists files, or detaches them", attach_text
     ),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,24 @@ def say(kind: str, message: str, program: str = "oxillama") -> None:
         bars.tqdm.external_write_mode(file=sys.stderr) if bars else nullcontext(),
     ):
         print(line, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def logging_to(handler: logging.Handler, levels: Mapping[str, int]) -> Iterator[None]:
+    """Has loggers, by their names, write records from these levels on to a handler alone inside the block."""
+    loggers = [logging.getLogger(name) for name in levels]
+    before = [(logger, logger.level, logger.propagate) for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(levels[logger.name])
+        logger.propagate = False
+    try:
+        yield
+    finally:
+        for logger, level, propagates in before:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagates
 
 
 def read_text(source: str, option: str) -> str:

@@ -33,7 +33,6 @@ class Conversation:
         return [*self.messages, {"role": "user", "content": text}]
 
     def add(self, question: str | list[ContentPart], answer: str) -> None:
-        """Appends an exchange."""
         self.messages = [*self.asking(question), {"role": "assistant", "content": answer}]
 
     def undo(self, command: str = "/undo") -> str | list[ContentPart]:
@@ -66,7 +65,6 @@ class Conversation:
         return self.messages[0]["content"] if self.messages and self.messages[0]["role"] == "system" else None
 
     def set_system(self, text: str) -> None:
-        """Replaces the system message."""
         rest = self.messages if self.system is None else self.messages[1:]
         self._opening = [{"role": "system", "content": text}]
         self.messages = [*self._opening, *rest]

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from oxillama.apps.cli import options
 from oxillama.apps.cli.console import check_writable, read_text
-from oxillama.apps.cli.generate import load_engine
 from oxillama.apps.cli.media import add_media_options
-from oxillama.apps.cli.models import add_model, model_path
+from oxillama.apps.cli.models import add_model, load_engine, model_path
 from oxillama.apps.cli.terminal import write_text
 from oxillama.errors import ConfigError
 
@@ -157,7 +156,6 @@ class Receipts:
             raise ConfigError(f"receipts: {path}: {error.strerror}") from error
 
     def write(self, state: Any, asked: Deciding, decision: Decision) -> None:
-        """Writes the receipt of a request."""
         from oxillama.apps.decisions.receipt import DecisionReceipt
 
         receipt = DecisionReceipt.of(self.engine, state, asked, decision, self.calibration)
@@ -214,7 +212,6 @@ def requests_of(text: str) -> Iterator[Any]:
 
 
 def lines_of(text: str) -> Iterator[Any]:
-    """The JSON value in each line."""
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:

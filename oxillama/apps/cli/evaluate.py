@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oxillama.apps.cli import options
 from oxillama.apps.cli.console import check_writable, print_json, print_rows, printable, read_text, say
-from oxillama.apps.cli.models import add_model, model_path
-from oxillama.apps.cli.progress import count_bar, loading_bar, shows_bars
+from oxillama.apps.cli.models import add_model, load_engine, model_path
+from oxillama.apps.cli.progress import count_bar, shows_bars
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -91,17 +90,9 @@ def add_report(parser: Any) -> None:
     options.add_engine_options(parser)
 
 
-@contextmanager
-def engine_of(args: argparse.Namespace, model: str) -> Iterator[InferenceEngine]:
+def engine_of(args: argparse.Namespace, model: str) -> InferenceEngine:
     """An engine for a model with the options of the command line."""
-    from oxillama import InferenceEngine
-
-    config = options.engine_config(args, model_path(model, args))
-    with (
-        loading_bar(str(config.model_path), shows_bars(args)) as progress,
-        InferenceEngine(config, progress=progress) as engine,
-    ):
-        yield engine
+    return load_engine(options.engine_config(args, model_path(model, args)), args)
 
 
 def run_perplexity(args: argparse.Namespace) -> int:

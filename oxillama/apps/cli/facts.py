@@ -34,18 +34,10 @@ def describe(file: ModelFile, budget: int | None = None, pinned: tuple[str, ...]
     ``budget`` and ``pinned`` as for `preflight`.
     """
     architecture = file.metadata.get("general.architecture")
-    n_elements = sum(tensor.n_elements for tensor in file.tensors.values())
-    n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
     found = preflight(file, budget, pinned)
     spec = found.spec
     return {
-        "files": [str(path) for path in file.paths],
-        "file_bytes": file.file_size,
-        "gguf_version": file.version,
-        "architecture": plain(architecture),
-        "name": plain(file.metadata.get("general.name")),
-        "parameters": n_elements,
-        "bits_per_weight": round(8 * n_bytes / n_elements, 3) if n_elements else None,
+        **describe_file(file),
         **{key: plain(file.metadata.get(f"{architecture}.{key}")) for key in SIZES.values()},
         "attention": describe_attention(spec) if spec else None,
         "rotation": describe_rotation(spec, file) if spec else None,
@@ -61,6 +53,21 @@ def describe(file: ModelFile, budget: int | None = None, pinned: tuple[str, ...]
         "ignored": list(spec.ignored) if spec else [],
         "supported": not found.reasons,
         "missing": list(found.reasons),
+    }
+
+
+def describe_file(file: ModelFile) -> dict[str, Any]:
+    """What a file of any kind has."""
+    n_elements = sum(tensor.n_elements for tensor in file.tensors.values())
+    n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
+    return {
+        "files": [str(path) for path in file.paths],
+        "file_bytes": file.file_size,
+        "gguf_version": file.version,
+        "architecture": plain(file.metadata.get("general.architecture")),
+        "name": plain(file.metadata.get("general.name")),
+        "parameters": n_elements,
+        "bits_per_weight": round(8 * n_bytes / n_elements, 3) if n_elements else None,
     }
 
 
@@ -83,18 +90,10 @@ def describe_projector(file: ModelFile) -> dict[str, Any]:
             missing.append(str(error))
     if not encoders and not missing:
         missing.append("clip.has_vision_encoder: expected an encoder of pictures or of sounds, got none")
-    n_elements = sum(tensor.n_elements for tensor in file.tensors.values())
-    n_bytes = sum(tensor.nbytes for tensor in file.tensors.values())
     return {
-        "files": [str(path) for path in file.paths],
-        "file_bytes": file.file_size,
-        "gguf_version": file.version,
-        "architecture": "clip",
-        "name": plain(file.metadata.get("general.name")),
+        **describe_file(file),
         "takes": [MODALITIES[encoder["kind"]] for encoder in encoders],
         "encoders": encoders,
-        "parameters": n_elements,
-        "bits_per_weight": round(8 * n_bytes / n_elements, 3) if n_elements else None,
         "formats": describe_formats(file),
         "supported": not missing,
         "missing": missing,

@@ -8,19 +8,19 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from oxillama import ConfigError, EngineConfig, OxiLlamaError, PromptError
+from oxillama import ConfigError, OxiLlamaError, PromptError
 from oxillama.apps.cli import options
 from oxillama.apps.cli.console import read_text, say
 from oxillama.apps.cli.media import add_media_options, media_prompt
-from oxillama.apps.cli.models import add_model, model_path
-from oxillama.apps.cli.progress import loading_bar, prefill_bar, shows_bars
+from oxillama.apps.cli.models import add_model, load_engine, model_path
+from oxillama.apps.cli.progress import prefill_bar, shows_bars
 from oxillama.apps.cli.sessions import KeptSession, add_session_option
 from oxillama.apps.cli.terminal import is_terminal, write_text
 from oxillama.apps.cli.verify import add_receipt_option, receipt_wanted, write_receipt
 from oxillama.base.atomic_file import exists
 
 if TYPE_CHECKING:
-    from oxillama import Generation, InferenceEngine
+    from oxillama import Generation
 
 INTERRUPTED = 130
 
@@ -133,14 +133,6 @@ def read_prompt(args: argparse.Namespace, needed: bool = True) -> str:
     if needed and not prompt:
         raise PromptError("prompt: expected text, got none")
     return prompt
-
-
-def load_engine(config: EngineConfig, args: argparse.Namespace) -> InferenceEngine:
-    """The engine for the arguments' model, with a bar while it loads."""
-    from oxillama import InferenceEngine
-
-    with loading_bar(str(config.model_path), shows_bars(args)) as progress:
-        return InferenceEngine(config, progress=progress)
 
 
 def show(generation: Generation, args: argparse.Namespace) -> bool:

@@ -87,7 +87,6 @@ def print_formulas(file: Any, is_part: bool) -> int:
 
 
 def print_projector(facts: dict[str, Any]) -> None:
-    """The facts of a projector file."""
     rows = {
         "file": ", ".join(facts["files"]),
         "size": f"{human_bytes(facts['file_bytes'])}, GGUF version {facts['gguf_version']}",
@@ -103,7 +102,6 @@ def print_projector(facts: dict[str, Any]) -> None:
 
 
 def encoder_words(encoder: dict[str, Any]) -> str:
-    """An encoder in one line."""
     words = [str(encoder["projector"]), f"{encoder['layers']} layers of width {encoder['width']}"]
     words.append(f"{encoder['heads']} heads")
     if encoder["image_size"] is not None:
@@ -185,7 +183,6 @@ def projector_words(projector: dict[str, Any] | None) -> str | None:
 
 
 def packed_words(packed: dict[str, Any]) -> str:
-    """A packed file in one line."""
     size, options = human_bytes(packed["bytes"]), []
     if packed["quantize"] is not None:
         options.append(f"quantize {packed['quantize']}")
@@ -196,7 +193,7 @@ def packed_words(packed: dict[str, Any]) -> str:
 
 
 def memory_rows(memory: dict[str, Any]) -> dict[str, str]:
-    """The media that the model takes, in lines."""
+    """The memory that a model needs, in lines."""
     rows = {
         "weights": f"{human_bytes(memory['weights'])} packed, {human_bytes(memory['tables'])} in the file",
         "in memory": f"{human_bytes(memory['resident'])} of weights at a time, the least offload budget is "

@@ -56,7 +56,6 @@ class AskingDispatcher:
                 say("warning", f"--mcp: {tool.name} cannot be used: {tool.refused}")
 
     def owns(self, call: ToolCall) -> bool:
-        """Whether the call is of a server's tool."""
         return self.client.tool(call.name) is not None
 
     def dispatch(self, call: ToolCall) -> ToolResult:
@@ -75,7 +74,6 @@ class AskingDispatcher:
         return self.client.call(call.name, call.args)
 
     def close(self) -> None:
-        """Ends the servers."""
         self.client.close()
 
 
@@ -95,7 +93,6 @@ def in_short(text: str) -> str:
 
 
 def listed(tools: list[McpTool]) -> list[str]:
-    """A line for each tool."""
     lines = []
     for tool in tools:
         about = f"cannot be used: {tool.refused}" if tool.refused else tool.description

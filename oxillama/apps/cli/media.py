@@ -34,7 +34,6 @@ def add_media_options(parser: argparse.ArgumentParser, where: str) -> None:
 
 
 def part_of(kind: str, path: str) -> ContentPart:
-    """The part for a file."""
     return {"type": kind, "path": path}
 
 

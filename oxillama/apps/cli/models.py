@@ -7,10 +7,11 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from oxillama.apps.cli.console import human_bytes, say
-from oxillama.apps.cli.progress import shows_bars
+from oxillama.apps.cli.progress import loading_bar, shows_bars
 from oxillama.errors import ModelFileError
 
 if TYPE_CHECKING:
+    from oxillama import EngineConfig, InferenceEngine
     from oxillama.gguf.hub.listing import HubFile
 
 NAMES = "user/repo:Q4_K_M or hf://user/repo/file.gguf"
@@ -59,6 +60,14 @@ def model_path(model: str, args: argparse.Namespace, projector: bool = False) ->
         if model.startswith(SCHEME) or isinstance(error.__cause__, NoAnswer):
             raise
         raise ModelFileError(f"{model}: no such file, and no model of the hub: {error}") from error
+
+
+def load_engine(config: EngineConfig, args: argparse.Namespace) -> InferenceEngine:
+    """The engine for the arguments' model, with a bar while it loads."""
+    from oxillama import InferenceEngine
+
+    with loading_bar(str(config.model_path), shows_bars(args)) as progress:
+        return InferenceEngine(config, progress=progress)
 
 
 def reports(args: argparse.Namespace) -> dict[str, Any]:

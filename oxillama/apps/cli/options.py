@@ -22,7 +22,6 @@ from oxillama.errors import ConfigError
 
 
 def integer(text: str) -> int:
-    """An argument that is an integer."""
     try:
         return int(text)
     except ValueError:
@@ -30,7 +29,6 @@ def integer(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """An argument that is a number."""
     try:
         return float(text)
     except ValueError:

@@ -88,7 +88,6 @@ def add_commands(commands: Any) -> None:
 
 
 def name_and_format(text: str) -> tuple[str, str]:
-    """An argument NAME=FORMAT."""
     name, equals, found = text.rpartition("=")
     if not name or not equals or not found:
         raise argparse.ArgumentTypeError(f"expected NAME=FORMAT, got {text!r}")

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import argparse
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from oxillama.apps.cli import options
 from oxillama.apps.cli.console import print_json, print_rows
 from oxillama.apps.cli.models import add_model
-from oxillama.apps.cli.terminal import write_text
-from oxillama.apps.cli.verify import (
-    DIFFERS,
-    add_check_options,
-    alike,
-    failed,
-    titled,
-    verified_by_engine,
-    verified_by_reference,
-)
+from oxillama.apps.cli.verify import add_check_options, failed, told, verified
 from oxillama.errors import ConfigError, ReceiptError
 
 if TYPE_CHECKING:
@@ -68,9 +60,7 @@ def run_replay(args: argparse.Namespace) -> int:
         return list_records(args)
     if args.json:
         raise ConfigError("json: expected no ID beside it: it is for the list")
-    path = find(args.record, args.id)
-    record = read_record(path)
-    return replayed(args, record)
+    return replayed(args, read_record(find(args.record, args.id)))
 
 
 def list_records(args: argparse.Namespace) -> int:
@@ -93,7 +83,6 @@ def list_records(args: argparse.Namespace) -> int:
 
 
 def row_of(head: Head) -> tuple[str, ...]:
-    """A record in the list."""
     time = datetime.fromtimestamp(head.time, UTC).isoformat(" ", "seconds").removesuffix("+00:00")
     numbers = (str(head.status), head.model, str(head.n_texts), str(head.n_tokens))
     return (time, head.id, head.path, *numbers, ", ".join(head.finish_reasons))
@@ -119,17 +108,8 @@ def replayed(args: argparse.Namespace, record: Record) -> int:
             receipts[name] = receipt_from(text, given[i] if given else None)
         except ReceiptError as error:
             code = failed(error, name)
-    check = verified_by_reference if args.reference else verified_by_engine
-    for names in alike(receipts):
-        for name, found in zip(names, check(args, [receipts[name] for name in names])):
-            if isinstance(found, BaseException):
-                code = failed(found, name)
-                continue
-            is_same, message = compared(record.head, texts[name], found)
-            print(titled(True, name, message))
-            if args.text:
-                write_text(found.text + ("" if found.text.endswith("\n") else "\n"))
-            code = max(code, 0 if is_same else DIFFERS)
+    for name, found in verified(args, receipts):
+        code = max(code, told(args, name, True, found, partial(compared, record.head, texts[name])))
     return code
 
 

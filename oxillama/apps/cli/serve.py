@@ -9,16 +9,15 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from oxillama.apps.cli import options
-from oxillama.apps.cli.console import printable
-from oxillama.apps.cli.generate import load_engine
-from oxillama.apps.cli.models import add_model, model_path
+from oxillama.apps.cli.console import logging_to, printable
+from oxillama.apps.cli.models import add_model, load_engine, model_path
 from oxillama.apps.cli.patient_streams import patient_streams
 from oxillama.apps.cli.terminal import shown_text
 from oxillama.base import early_signals
@@ -207,25 +206,15 @@ LOGGERS = ("oxillama.apps.server", "oxillama.apps.mcp", "uvicorn", "asyncio")
 """The loggers of a server. Those after the first have warnings alone."""
 
 
-@contextmanager
-def log_on_stderr(quiet: bool) -> Iterator[None]:
+def log_on_stderr(quiet: bool) -> AbstractContextManager[None]:
     """Writes the server's log to stderr inside the block, its warnings alone if ``quiet``."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter("%(asctime)s %(message)s"))
-    loggers = [logging.getLogger(name) for name in LOGGERS]
-    before = [(logger, logger.level, logger.propagate) for logger in loggers]
-    for logger in loggers:
-        logger.addHandler(handler)
-        logger.setLevel(logging.WARNING)
-        logger.propagate = False
-    loggers[0].setLevel(logging.WARNING if quiet else logging.INFO)
-    try:
-        yield
-    finally:
-        for logger, level, propagates in before:
-            logger.removeHandler(handler)
-            logger.setLevel(level)
-            logger.propagate = propagates
+    levels = {
+        **dict.fromkeys(LOGGERS, logging.WARNING),
+        LOGGERS[0]: logging.WARNING if quiet else logging.INFO,
+    }
+    return logging_to(handler, levels)
 
 
 class LineFormatter(logging.Formatter):

@@ -12,10 +12,9 @@ from oxillama.apps.cli import options
 from oxillama.apps.cli.answers import show_answer
 from oxillama.apps.cli.console import human_bytes, human_count, printable, say
 from oxillama.apps.cli.conversation import Conversation, Message
-from oxillama.apps.cli.generate import load_engine
 from oxillama.apps.cli.mcp import connected
 from oxillama.apps.cli.media import ContentPart, check_unchanged, content_of, kept_part, media_of, read_part
-from oxillama.apps.cli.models import model_path
+from oxillama.apps.cli.models import load_engine, model_path
 from oxillama.apps.cli.sessions import KeptSession
 from oxillama.apps.cli.terminal import styled
 from oxillama.apps.cli.text_files import block_of
@@ -242,7 +241,6 @@ def default_template(engine: Any) -> Any:
 
 
 def has_reasoning(template: Any) -> bool:
-    """Whether a chat template has reasoning."""
     return template.format.reasoning is not None
 
 

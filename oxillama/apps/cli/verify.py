@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from oxillama.apps.cli import options
 from oxillama.apps.cli.console import check_writable, printable, say
 from oxillama.apps.cli.media import add_media_options, read_part
-from oxillama.apps.cli.models import add_model, model_path
+from oxillama.apps.cli.models import add_model, load_engine, model_path
 from oxillama.apps.cli.program import ERROR
-from oxillama.apps.cli.progress import loading_bar, shows_bars
 from oxillama.apps.cli.terminal import write_text
 from oxillama.errors import ConfigError, OxiLlamaError, ReceiptError
 
@@ -109,36 +109,59 @@ def run_verify(args: argparse.Namespace) -> int:
         raise ConfigError("media: expected one receipt, whose media they are")
     receipts: dict[str, Receipt] = {}
     scores: dict[str, ScoreReceipt] = {}
-    decisions: dict[str, DecisionReceipt] = {}
+    decisions: dict[str, Any] = {}
     code = 0
     for name in args.receipt:
         try:
             if args.signer is None and not name.endswith(CHAIN) and is_score(name):
                 scores[name] = ScoreReceipt.load(name)
             elif args.signer is None and not name.endswith(CHAIN) and is_decision(name):
-                decisions[name] = load_decision(name)
+                from oxillama.apps.decisions.receipt import DecisionReceipt  # which imports the engine
+
+                decisions[name] = DecisionReceipt.load(name)
             else:
                 receipts.update(read_receipts(name, args.signer))
         except ReceiptError as error:
             code = failed(error)
     several = len(args.receipt) > 1 or len(receipts) > 1
     code = max(code, verified_scores(args, scores), verified_decisions(args, decisions))
-    check = verified_by_reference if args.reference else verified_by_engine
-    for names in alike(receipts):
-        for name, found in zip(names, check(args, [receipts[name] for name in names])):
-            if isinstance(found, BaseException):
-                code = failed(found, name if several else "")
-                continue
-            print(titled(several, name, found.message if found else f"NOT verified: {found.message}"))
-            if args.text:
-                write_text(found.text + ("" if found.text.endswith("\n") else "\n"))
-            code = max(code, 0 if found else DIFFERS)
+    for name, found in verified(args, receipts):
+        code = max(code, told(args, name, several, found, judged))
     return code
 
 
-def differs(changed: Sequence[str]) -> str:
-    """What is said of values that a model does not give; "" if it gives all."""
-    return f"NOT verified: this model differs: {', '.join(changed)}" if changed else ""
+def verified(
+    args: argparse.Namespace, receipts: Mapping[str, Receipt]
+) -> Iterator[tuple[str, Verification | BaseException]]:
+    """The verdict of each receipt by its name, or the error of checking it."""
+    check = verified_by_reference if args.reference else verified_by_engine
+    for names in alike(receipts):
+        yield from zip(names, check(args, [receipts[name] for name in names]))
+
+
+def judged(found: Verification) -> tuple[bool, str]:
+    return bool(found), found.message if found else f"NOT verified: {found.message}"
+
+
+def same_values(message: str, changed: Sequence[str]) -> tuple[bool, str]:
+    """Whether a model gives all values of a receipt, and a line about it: ``message`` if so."""
+    return not changed, f"NOT verified: this model differs: {', '.join(changed)}" if changed else message
+
+
+def told(
+    args: argparse.Namespace, name: str, several: bool, found: Any, judge: Callable[[Any], tuple[bool, str]]
+) -> int:
+    """Prints what was found of a receipt, with --text also the text; the exit code.
+
+    ``judge`` : says whether it is good, and a line about it. Raises errors that are not the library's.
+    """
+    if isinstance(found, BaseException):
+        return failed(found, name if several else "")
+    is_good, message = judge(found)
+    print(titled(several, name, message))
+    if args.text:
+        write_text(found.text + ("" if found.text.endswith("\n") else "\n"))
+    return 0 if is_good else DIFFERS
 
 
 def titled(several: bool, name: str, message: str) -> str:
@@ -160,21 +183,12 @@ def verified_scores(args: argparse.Namespace, receipts: Mapping[str, ScoreReceip
         with engine_for(args, receipts[names[0]].engine_options) as engine:
             for name in names:
                 try:
-                    changed = verify_score(engine, receipts[name])
+                    changed: Sequence[str] | OxiLlamaError = verify_score(engine, receipts[name])
                 except OxiLlamaError as error:
-                    code = failed(error, name if len(args.receipt) > 1 else "")
-                    continue
-                says = differs(changed) or "this model gives the score"
-                print(titled(len(args.receipt) > 1, name, says))
-                code = max(code, DIFFERS if changed else 0)
+                    changed = error
+                judge = partial(same_values, "this model gives the score")
+                code = max(code, told(args, name, len(args.receipt) > 1, changed, judge))
     return code
-
-
-def load_decision(name: str) -> DecisionReceipt:
-    """The receipt of a decision, whose module imports the engine. Raises ReceiptError."""
-    from oxillama.apps.decisions.receipt import DecisionReceipt
-
-    return DecisionReceipt.load(name)
 
 
 def verified_decisions(args: argparse.Namespace, receipts: Mapping[str, DecisionReceipt]) -> int:
@@ -206,16 +220,9 @@ def verified_decisions(args: argparse.Namespace, receipts: Mapping[str, Decision
                 media = [read_part(part) for part in args.media or ()]
                 found = verify_decisions(engine, chosen, drawn, media)
         for i, (name, changed) in enumerate(zip(names, found)):
-            if isinstance(changed, OxiLlamaError):
-                code = failed(changed, name if len(args.receipt) > 1 else "")
-                continue
-            says = "this model gives these answers"
-            if changed:
-                says = differs(changed)
-            elif drawn is not None and i not in drawn:
-                says = "its scores give these answers"
-            print(titled(len(args.receipt) > 1, name, says))
-            code = max(code, DIFFERS if changed else 0)
+            who = "its scores give" if drawn is not None and i not in drawn else "this model gives"
+            judge = partial(same_values, f"{who} these answers")
+            code = max(code, told(args, name, len(args.receipt) > 1, changed, judge))
         if drawn is not None:
             n, k = len(chosen), len(drawn)
             print(
@@ -278,22 +285,13 @@ def alike(receipts: Mapping[str, Any]) -> list[list[str]]:
     return list(groups.values())
 
 
-@contextmanager
-def engine_for(args: argparse.Namespace, needed: Mapping[str, Any]) -> Iterator[InferenceEngine]:
+def engine_for(args: argparse.Namespace, needed: Mapping[str, Any]) -> InferenceEngine:
     """The engine of the arguments, with the options that a receipt needs."""
-    from oxillama import EngineConfig, InferenceEngine
+    from oxillama import EngineConfig
 
-    config = EngineConfig(
-        model_path=model_path(args.model, args),
-        num_threads=args.num_threads,
-        mmproj=args.mmproj,
-        **{"prefix_cache_bytes": 0, **needed},
-    )
-    with (
-        loading_bar(str(config.model_path), shows_bars(args)) as progress,
-        InferenceEngine(config, progress=progress) as engine,
-    ):
-        yield engine
+    path, options = model_path(args.model, args), {"prefix_cache_bytes": 0, **needed}
+    config = EngineConfig(model_path=path, num_threads=args.num_threads, mmproj=args.mmproj, **options)
+    return load_engine(config, args)
 
 
 def verified_by_engine(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oxillama.apps.decisions import openai, systemone
+from oxillama.apps.decisions.lines import asked_of
 from oxillama.apps.decisions.wire import WireError, need, object_of
 from oxillama.base.atomic_file import replaced_file
 from oxillama.base.config import checks
@@ -108,15 +108,11 @@ class Calibration:
 def examples(engine: InferenceEngine, bodies: Iterable[Any], options: DecisionOptions) -> list[Example]:
     """The labelled questions of requests in either format. Raises WireError, and as `decide`."""
     waiting: list[tuple[Deciding, Sequence[Any]]] = []
-    head = engine.model.spec.decision
     for number, body in enumerate(bodies, 1):
         body = dict(object_of(body, ("line", number)))
         expected = need(body, EXPECTED, ("line", number))
         del body[EXPECTED]
-        asked = (
-            openai.asked_of(body) if "input" in body else systemone.asked_of(body, head.kind if head else "")
-        )
-        (started,) = decide(engine.model, [asked.request], options)
+        (started,) = decide(engine.model, [asked_of(engine, body).request], options)
         ids = [question.id for question in started.questions]
         if isinstance(expected, Mapping):
             for id in expected:

@@ -59,27 +59,29 @@ def answers(
         yield ended(engine, running.popleft(), keep)
 
 
+def asked_of(engine: InferenceEngine, body: Mapping[str, Any]) -> Asked:
+    """The request of a body in either format: OpenAI's has an input. Raises WireError."""
+    head = engine.model.spec.decision
+    return openai.asked_of(body) if "input" in body else systemone.asked_of(body, head.kind if head else "")
+
+
 def begun(
     engine: InferenceEngine,
     body: Any,
     options: DecisionOptions,
-    media: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    media: Sequence[tuple[str, Mapping[str, Any]]],
 ) -> Line:
-    """A request that runs."""
-    head = engine.model.spec.decision
     try:
         if not isinstance(body, Mapping):
             raise WireError(("body",), "must be an object")
-        is_openai = "input" in body
-        asked = openai.asked_of(body) if is_openai else systemone.asked_of(body, head.kind if head else "")
+        asked = asked_of(engine, body)
         (started,) = decide(engine.model, [asked.shown_first(media).request], options)
     except OF_REQUEST as error:
         return error
-    return started, asked, is_openai
+    return started, asked, "input" in body
 
 
 def ended(engine: InferenceEngine, line: Line, keep: Keep | None) -> dict[str, Any]:
-    """The answer to a request."""
     try:
         if isinstance(line, OxiLlamaError):
             raise line

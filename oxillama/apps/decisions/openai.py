@@ -14,6 +14,7 @@ from oxillama.apps.decisions.wire import (
     list_of,
     need,
     object_of,
+    optional_text,
     shown,
     text_of,
 )
@@ -49,11 +50,9 @@ def asked_of(body: Any) -> Asked:
     body = object_of(body, ("body",))
     check_names(body, FIELDS)
     model = text_of(need(body, "model"), ("model",))
-    identifier = body.get("safety_identifier")
-    if identifier is not None and len(text_of(identifier, ("safety_identifier",))) > MOST_IDENTIFIER:
+    if len(optional_text(body, "safety_identifier") or "") > MOST_IDENTIFIER:
         raise WireError(("safety_identifier",), f"must have at most {MOST_IDENTIFIER} characters")
-    if body.get("prompt_cache_key") is not None:
-        text_of(body["prompt_cache_key"], ("prompt_cache_key",))
+    optional_text(body, "prompt_cache_key")
     if body.get("prompt_cache_options") is not None:
         object_of(body["prompt_cache_options"], ("prompt_cache_options",))
     questions = list_of(need(body, "questions"), ("questions",), 1, MOST_QUESTIONS)
@@ -101,7 +100,6 @@ def state_of(value: Any, media: Placeholders) -> Any:
 
 
 def message_of(item: Mapping[str, Any], place: Place, media: Placeholders) -> dict[str, Any]:
-    """A message: its role and its content."""
     check_names(item, ("type", "role", "content", "phase", "id", "status"), place)
     role = need(item, "role", place)
     if role not in ("user", "assistant", "developer", "system"):
@@ -179,9 +177,7 @@ def question_of(value: Any, place: Place, media: Placeholders) -> AnyQuestion:
         raise WireError((*place, "type"), f"must be one of {', '.join(lists)}, got {kind!r:.100}")
     inner = lists[kind]
     check_names(question, ("type", "instructions", "name", *([inner] if inner else [])), place)
-    name = question.get("name")
-    if name is not None:
-        text_of(name, (*place, "name"))
+    name = optional_text(question, "name", place)
     instructions = content_of(need(question, "instructions", place), (*place, "instructions"), media)
     if inner is None:
         return Predicate(instructions, name=name)
@@ -199,10 +195,7 @@ def choices_of(value: Any, place: Place) -> list[tuple[str | bool, Any]]:
         option = need(entry, "value", (*place, i))
         if not isinstance(option, (str, bool)):
             raise WireError((*place, i, "value"), f"must be a string or a boolean, got {option!r:.100}")
-        description = entry.get("description")
-        if description is not None:
-            text_of(description, (*place, i, "description"))
-        found.append((option, description))
+        found.append((option, optional_text(entry, "description", (*place, i))))
     if len({(type(option), option) for option, _ in found}) < len(found):
         raise WireError(place, "must have different values")
     return found
@@ -219,14 +212,11 @@ class Level(str):
 
 
 def levels_of(value: Any, place: Place) -> list[Level]:
-    """Levels of a scale."""
     found = []
     for i, entry in enumerate(list_of(value, place, *LEVELS)):
         check_names(object_of(entry, (*place, i)), ("label", "description"), (*place, i))
         label = text_of(need(entry, "label", (*place, i)), (*place, i, "label"))
-        description = entry.get("description")
-        if description is not None:
-            text_of(description, (*place, i, "description"))
+        description = optional_text(entry, "description", (*place, i))
         level = Level(f"{label}: {description}" if description else label)
         level.label = label
         found.append(level)
@@ -234,7 +224,6 @@ def levels_of(value: Any, place: Place) -> list[Level]:
 
 
 def answer_body(model: str, decision: Decision) -> dict[str, Any]:
-    """The answer to a request."""
     cached = {"cached_tokens": decision.n_cached, "cache_write_tokens": 0}
     return {
         "model": model,
@@ -250,7 +239,6 @@ def answer_body(model: str, decision: Decision) -> dict[str, Any]:
 
 
 def answer_of(answer: Any) -> dict[str, Any]:
-    """An answer."""
     more = {} if answer.label_mass is None else {"x_label_mass": answer.label_mass}
     if isinstance(answer, PredicateAnswer):
         return {"type": "predicate", "name": answer.name, "probability": answer.probability, **more}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -153,9 +153,7 @@ def sealed(receipt: DecisionReceipt) -> DecisionReceipt:
     texts = receipt.texts()
     del texts["seal"]
     seal = hashlib.sha256("\n".join(f"{name}: {text}" for name, text in texts.items()).encode()).hexdigest()
-    return DecisionReceipt(
-        **{**{each.name: getattr(receipt, each.name) for each in fields(receipt)}, "seal": seal}
-    )
+    return replace(receipt, seal=seal)
 
 
 def stated(state: Any, asked: Deciding, decision: Decision) -> dict[str, Any]:
@@ -335,5 +333,4 @@ def verify_by_reference(file: ModelFile, receipt: DecisionReceipt) -> list[str]:
     decision = asked.decision([np.append(row, 0.0) if task.labels else row for row, task in zip(rows, tasks)])
     again = stated(state, asked, decision)
     take_masses(again["answers"], asked, receipt)
-    facts = {each.name: getattr(receipt, each.name) for each in fields(receipt)}
-    return receipt.differences(DecisionReceipt(**{**facts, **again}))
+    return receipt.differences(replace(receipt, **again))

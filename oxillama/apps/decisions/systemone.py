@@ -13,6 +13,7 @@ from oxillama.apps.decisions.wire import (
     list_of,
     need,
     object_of,
+    optional_text,
     shown,
     text_of,
 )
@@ -61,9 +62,7 @@ def asked_of(body: Any, kind: str | None = None) -> Asked:
     questions = object_of(need(body, "questions"), ("questions",))
     if not questions:
         raise WireError(("questions",), "must be a non-empty object")
-    model = body.get("model")
-    if model is not None:
-        text_of(model, ("model",))
+    model = optional_text(body, "model")
     asked = {id: question_of(id, each, kind, media) for id, each in questions.items()}
     found = Asked(model, state, asked, media.media)
     listed = [each for name in ("files", "images") for each in files_of(name, body.get(name))]

@@ -82,6 +82,12 @@ def text_of(value: Any, place: Place) -> str:
     return value
 
 
+def optional_text(value: Mapping[str, Any], name: str, place: Place = ()) -> str | None:
+    """A field that is text if it is there, and not null. Raises WireError."""
+    found = value.get(name)
+    return None if found is None else text_of(found, (*place, name))
+
+
 def check_names(value: Mapping[str, Any], known: Collection[str], place: Place = ()) -> None:
     """Raises WireError for a field that is not ``known``."""
     for name in value:

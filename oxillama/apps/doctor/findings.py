@@ -164,7 +164,6 @@ def of_processors(machine: Machine, build: Build, measured: Measured) -> Iterato
 
 
 def of_memory(machine: Machine, weights: int | None) -> Iterator[Finding]:
-    """Findings about memory."""
     if machine.transparent_huge_pages == "never":
         yield Finding(
             "transparent huge pages are off, so reading weights misses the TLB more often",
@@ -237,7 +236,6 @@ def of_others(measured: Measured, machine: Machine) -> Iterator[Finding]:
 
 
 def of_rates(measured: Measured) -> Iterator[Finding]:
-    """Findings about rates that fall with more threads."""
     for name, unit in (("read", "GB/s read"), ("products", "GMAC/s")):
         speeds = [(getattr(rates, name), rates.threads) for rates in measured.rates]
         if not speeds:
@@ -254,7 +252,6 @@ def of_rates(measured: Measured) -> Iterator[Finding]:
 
 
 def of_model(measured: Measured) -> Iterator[Finding]:
-    """Findings about the steps of the model."""
     model = measured.model
     if model is not None and model.outside > NOTED:
         yield Finding(

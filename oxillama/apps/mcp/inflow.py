@@ -60,7 +60,6 @@ class Shape:
         self.begin()
 
     def begin(self) -> None:
-        """Begins a new text."""
         self._n_bytes = self._n_values = self._level = 0
         self._in_string = False
         self._rest = b""  # a backslash whose character is still to come

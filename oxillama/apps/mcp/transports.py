@@ -37,12 +37,10 @@ class Tail:
         self._data = b""
 
     def add(self, data: bytes) -> None:
-        """Append bytes."""
         self._data = (self._data + data)[-MOST_STDERR:]
 
     @property
     def text(self) -> str:
-        """The kept bytes as text."""
         return self._data.decode("utf-8", "replace")
 
 

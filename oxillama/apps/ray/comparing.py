@@ -11,7 +11,7 @@ import ray
 from oxillama import EngineConfig
 from oxillama.apps.batch.plain import Settings
 from oxillama.apps.batch.rows import Rows
-from oxillama.apps.ray.loading import facts_on, load
+from oxillama.apps.ray.loading import as_config, facts_on, load
 from oxillama.apps.ray.sizing import as_assigned
 from oxillama.errors import ConfigError, ModelFileError, OxiLlamaError
 
@@ -30,8 +30,7 @@ def model_facts(
     Raises:
         ConfigError, ModelFileError, GGUFError: a file cannot be read; says why.
     """
-    if not isinstance(config, EngineConfig):
-        config = EngineConfig(model_path=config)
+    config = as_config(config)
     try:
         return facts_on(config)
     except (ConfigError, ModelFileError):

@@ -16,6 +16,11 @@ from oxillama.gguf.hub.download import fetch
 from oxillama.gguf.hub.names import hub_name
 
 
+def as_config(config: EngineConfig | str | os.PathLike[str]) -> EngineConfig:
+    """The configuration; made with defaults if only a model is given."""
+    return config if isinstance(config, EngineConfig) else EngineConfig(model_path=config)
+
+
 def local_path(model: str | os.PathLike[str] | None) -> str:
     """The path of a model on this machine; a hub model is downloaded to the cache first.
 

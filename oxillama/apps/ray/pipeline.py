@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from oxillama.apps.ray.loading import as_config
 from oxillama.base.config import EngineConfig
 from oxillama.engine.features.pipeline.engine import StagedEngine
 from oxillama.engine.features.pipeline.messages import PassMessage, StageFacts, StagePlan
@@ -104,7 +105,7 @@ class PipelineEngine(StagedEngine):
         progress: Progress | None = None,
         **kind: Any,
     ) -> None:
-        config = EngineConfig(model_path=config) if not isinstance(config, EngineConfig) else config
+        config = as_config(config)
         for name, given in (("actors", actors), ("cpus", cpus)):
             if given is not None and len(given) != stages - 1:
                 raise ConfigError(f"{name}: expected {stages - 1}, got {len(given)}")

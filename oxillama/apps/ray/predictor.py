@@ -15,7 +15,8 @@ from oxillama.apps.batch.engines import for_jobs
 from oxillama.apps.batch.plain import Settings
 from oxillama.apps.ray.columns import Columns
 from oxillama.apps.ray.comparing import ActorRows, model_facts
-from oxillama.apps.ray.sizing import fitted, resources
+from oxillama.apps.ray.loading import as_config
+from oxillama.apps.ray.sizing import sized
 
 BATCH = 64
 """Rows of a batch. In Ray Data an actor works on four batches of one block at a time; a second block would
@@ -70,11 +71,6 @@ class Predictor:
         yield self.columns.extended(table, answers)
 
 
-def as_config(config: EngineConfig | str | os.PathLike[str]) -> EngineConfig:
-    """The configuration; made with defaults if only a model is given."""
-    return config if isinstance(config, EngineConfig) else EngineConfig(model_path=config)
-
-
 def predict(
     dataset: Any,
     config: EngineConfig | str | os.PathLike[str],
@@ -106,12 +102,7 @@ def predict(
         ModelFileError, GGUFError, LoadError: the model cannot be loaded; says why.
     """
     Columns(**columns)  # raises errors here, not in an actor
-    config = as_config(config)
-    asked = {"num_cpus": num_cpus, "memory": memory}
-    if memory is None or num_cpus is None:
-        asked = {**resources(config, num_cpus=num_cpus, per_machine=per_machine), **given(asked)}
-    if memory is None:
-        config = fitted(config, asked)
+    config, asked = sized(as_config(config), num_cpus, memory, per_machine)
     least, most = (concurrency, concurrency) if isinstance(concurrency, int) else concurrency
     return dataset.map_batches(
         Predictor,
@@ -124,8 +115,3 @@ def predict(
         **asked,
         **(remote_args or {}),
     )
-
-
-def given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that are not None."""
-    return {name: value for name, value in values.items() if value is not None}

@@ -77,7 +77,6 @@ class PrefixMap:
             self._n_pages -= Counter(self._known.popitem(last=False)[1])
 
     def keep_only(self, replicas: Iterable[Hashable]) -> None:
-        """Forget all other replicas."""
         alive = set(replicas)
         self._n_pages = Counter({one: n for one, n in self._n_pages.items() if one in alive})
         for key, having in list(self._known.items()):

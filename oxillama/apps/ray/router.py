@@ -55,6 +55,5 @@ class ReplicaRouter(RequestRouter):  # type: ignore[misc]  # Ray has no types
 
 
 def route_in(request: PendingRequest | None) -> Route:
-    """The route of a request."""
     found: Route = request.args[0] if request is not None and request.args else Route()
     return found

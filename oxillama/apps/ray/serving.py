@@ -23,9 +23,9 @@ from starlette.types import Message, Receive, Scope, Send
 from oxillama import EngineConfig, InferenceEngine
 from oxillama.apps.ray.comparing import model_facts
 from oxillama.apps.ray.homes import Route, route_of, tag_of
-from oxillama.apps.ray.loading import load
+from oxillama.apps.ray.loading import as_config, load
 from oxillama.apps.ray.router import IMBALANCE, ReplicaRouter
-from oxillama.apps.ray.sizing import as_assigned, fitted, resources
+from oxillama.apps.ray.sizing import as_assigned, sized
 from oxillama.apps.server.anthropic.messages import error_event
 from oxillama.apps.server.app import create_app
 from oxillama.apps.server.errors import ApiError, ClientGone
@@ -287,13 +287,7 @@ def app(
     for name in server:
         if name not in SERVER_FIELDS:
             raise ConfigError(f"{name}: expected one of {', '.join(SERVER_FIELDS)}, or an option of app")
-    config = config if isinstance(config, EngineConfig) else EngineConfig(model_path=config)
-    asked: dict[str, Any] = {"num_cpus": num_cpus, "memory": memory}
-    if num_cpus is None or memory is None:
-        found = resources(config, num_cpus=num_cpus, per_machine=per_machine)
-        asked = {name: found[name] if value is None else value for name, value in asked.items()}
-    if memory is None:
-        config = fitted(config, asked)
+    config, asked = sized(as_config(config), num_cpus, memory, per_machine)
     options = ServerConfig(host="0.0.0.0", **{"model_name": name_of_file(config.model_path), **server})
     least, most = (replicas, replicas) if isinstance(replicas, int) else replicas
     checks.integer("replicas", least, 1)

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from oxillama import EngineConfig
-from oxillama.apps.ray.loading import local_path
+from oxillama.apps.ray.loading import as_config, local_path
 from oxillama.base.config import checks
 from oxillama.errors import ConfigError, LoadError
 from oxillama.gguf.model_file import ModelFile
@@ -76,8 +76,7 @@ def resources(
         ConfigError: a number is outside its range.
         ModelFileError, GGUFError, LoadError: the model cannot be loaded; says why.
     """
-    if not isinstance(config, EngineConfig):
-        config = EngineConfig(model_path=config)
+    config = as_config(config)
     per_machine = checks.integer("per_machine", per_machine, 1)
     if num_cpus is None:
         num_cpus = config.num_threads or max(1, smallest_machine() // per_machine)
@@ -121,3 +120,17 @@ def fitted(config: EngineConfig, asked: dict[str, Any]) -> EngineConfig:
     limit = config.kv_memory_limit or needs(config).kv
     config = replace(config, model_path=anywhere(config.model_path))
     return replace(config, num_threads=config.num_threads or asked["num_cpus"], kv_memory_limit=limit)
+
+
+def sized(
+    config: EngineConfig, num_cpus: int | None, memory: int | None, per_machine: int
+) -> tuple[EngineConfig, dict[str, Any]]:
+    """The configuration of a replica, and its resources: those given, or else as by `resources`.
+
+    With ``memory`` the configuration is not limited to the resources.
+    """
+    asked: dict[str, Any] = {"num_cpus": num_cpus, "memory": memory}
+    if None in asked.values():
+        found = resources(config, num_cpus=num_cpus, per_machine=per_machine)
+        asked = {name: found[name] if value is None else value for name, value in asked.items()}
+    return fitted(config, asked) if memory is None else config, asked

@@ -38,7 +38,6 @@ class Answer(str):
 
     @classmethod
     def of(cls, completion: Completion) -> Answer:
-        """The answer of a completion."""
         found = cls(completion.text)
         found.finish_reason = completion.finish_reason
         found.reasoning = completion.reasoning

@@ -143,7 +143,6 @@ def values_of(name: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def write(path: Path, shape: Shape) -> None:
-    """Writes the model of a shape."""
     keys: dict[str, Value] = {
         "context_length": 128,
         "block_count": LAYERS,

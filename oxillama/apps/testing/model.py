@@ -62,7 +62,6 @@ class TestedModel:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the engine was loaded."""
         return self._engine is not None
 
     @property
@@ -111,7 +110,6 @@ class TestedModel:
         return found
 
     def close(self) -> None:
-        """Close the engine."""
         if self._engine is not None:
             self._engine.close()
             self._engine = None

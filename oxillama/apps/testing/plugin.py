@@ -82,7 +82,6 @@ class Models:
 
     @property
     def cache(self) -> AnswerCache:
-        """The cache of answers."""
         from oxillama.apps.testing.answers import AnswerCache
 
         if self.known_cache is None:
@@ -112,7 +111,6 @@ class Models:
         return self._models[key]
 
     def close(self) -> None:
-        """Close all engines."""
         for model in self._models.values():
             model.close()
         self._models.clear()

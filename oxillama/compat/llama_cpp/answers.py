@@ -75,7 +75,6 @@ def chat_head(text: Mapping[str, Any], kind: str) -> Answer:
 def chat_answer(
     text: Mapping[str, Any], message: Mapping[str, Any], logprobs: Any, reason: str | None
 ) -> Answer:
-    """A whole chat answer."""
     choice = {"index": 0, "message": dict(message), "logprobs": logprobs, "finish_reason": reason}
     return {**chat_head(text, "chat.completion"), "choices": [choice], "usage": text["usage"]}
 
@@ -83,7 +82,6 @@ def chat_answer(
 def chat_chunk(
     text: Mapping[str, Any], delta: Mapping[str, Any], logprobs: Any = None, reason: str | None = None
 ) -> Answer:
-    """A chunk of a chat answer."""
     choice = {"index": 0, "delta": dict(delta), "logprobs": logprobs, "finish_reason": reason}
     return {**chat_head(text, "chat.completion.chunk"), "choices": [choice]}
 

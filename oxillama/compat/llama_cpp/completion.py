@@ -13,7 +13,6 @@ import numpy as np
 
 from oxillama.base.events import Event
 from oxillama.compat.llama_cpp.answers import Answer, completion, completion_logprobs, usage_of
-from oxillama.compat.llama_cpp.processors import StoppingCriteria
 from oxillama.compat.llama_cpp.protocols import Model
 from oxillama.engine.generation import Generation
 from oxillama.engine.sampling.logprobs import TokenLogprobs, token_logprobs
@@ -163,7 +162,6 @@ class Text:
     # --- answers ------------------------------------------------------------------------------------
 
     def whole(self) -> Answer:
-        """The whole answer."""
         if self.criteria is None:
             self.generation.result()  # generates all at once, which is faster
         text = "".join(piece for piece, _ in self.pieces()) or self.generation.text
@@ -192,7 +190,6 @@ class Text:
     # --- log-probabilities --------------------------------------------------------------------------
 
     def piece(self, token: int) -> str:
-        """The text of a single token."""
         return self.llama.detokenize([token]).decode("utf-8", errors="ignore")
 
     def _offsets(self, tokens: Sequence[int], start: int) -> list[int]:
@@ -234,20 +231,9 @@ class Text:
         return completion_logprobs(tokens, known, self._offsets(tokens, 0), self.piece)
 
 
-def joined(
-    criteria: Sequence[StoppingCriteria] | None,
-) -> Callable[[np.ndarray, np.ndarray], bool] | None:
-    """The criteria as one function; None without criteria."""
-    if not criteria:
-        return None
-    return lambda tokens, logits: any(each(tokens, logits) for each in criteria)
-
-
 def stop_strings(stop: str | Sequence[str] | None) -> list[str]:
-    """The stop strings as a list."""
     return [stop] if isinstance(stop, str) else list(stop or ())
 
 
 def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """The fields without the given names."""
     return {name: value for name, value in fields.items() if name not in names}

@@ -32,7 +32,6 @@ class Evaluated:
         self.tokens: list[int] = []
 
     def cut(self, n: int) -> None:
-        """Keep the first ``n`` tokens."""
         with self.lock:
             self.put(self.tokens[:n])
 

@@ -15,7 +15,6 @@ from oxillama.compat.llama_cpp.answers import Answer
 from oxillama.compat.llama_cpp.completion import (
     Text,
     free_tokens,
-    joined,
     prompt_tokens,
     stop_strings,
     without,
@@ -131,7 +130,7 @@ class Llama(OneSequence):
             sampling: fields of `Sampling`.
         """
         tokens = list(prompt.tokens) if hasattr(prompt, "embeddings") else prompt
-        criteria = joined(stopping_criteria)
+        criteria = StoppingCriteriaList(stopping_criteria) if stopping_criteria else None
         n = free_tokens(len(tokens), max_tokens, self.n_ctx())
         chosen = Sampling(temp=temperature, logit_bias=logit_bias or {}, **sampling)
         with self._lock:  # each seed is derived from the one before

@@ -61,7 +61,6 @@ class LlamaGrammar:
 
 @lru_cache(MOST_GRAMMARS)
 def compiled(schema: str) -> Grammar:
-    """Compile the JSON text of a schema."""
     return Grammar.from_json_schema(
         closed(json.loads(schema)), compiler=JsonSchemaCompiler(plain_integers=True)
     )

@@ -130,7 +130,7 @@ class Loaded:
         self.n_batch: int = min(self._n_ctx, n_batch)
         self._engine: InferenceEngine | None = None
         if not vocab_only:
-            self._load(lora_path, lora_scale, n_threads, type_k, type_v, chat_handler)
+            self._load(given)
             self._evaluated = Evaluated(self.engine, self._logits_all)
         self.tokenizer_: BaseLlamaTokenizer = tokenizer or LlamaTokenizer(self.model)
         self.chat_handler: Any = chat_handler
@@ -142,32 +142,24 @@ class Loaded:
             n_ctx=self._n_ctx, n_batch=self.n_batch, embeddings=embedding, n_threads=self.n_threads
         )
 
-    def _load(
-        self,
-        lora_path: str | None,
-        lora_scale: float,
-        n_threads: int | None,
-        type_k: int | None,
-        type_v: int | None,
-        chat_handler: Any,
-    ) -> None:
-        """Make the engine."""
+    def _load(self, given: Mapping[str, Any]) -> None:
+        """Make the engine from the constructor's arguments."""
         more: dict[str, Any] = {}
         draft = self.draft_model
         if draft is not None:
             if not isinstance(draft, LlamaPromptLookupDecoding):
                 raise checks.refuse("draft_model", "a LlamaPromptLookupDecoding or None", draft)
             more |= {"speculate": "lookup", "draft_max": min(max(draft.num_pred_tokens, 1), MOST_DRAFT)}
-        if lora_path:
-            more["adapters"] = ((Path(lora_path), lora_scale),)
-        projector = getattr(chat_handler, "clip_model_path", None)
+        if self.lora_path:
+            more["adapters"] = ((Path(self.lora_path), self.lora_scale),)
+        projector = getattr(given["chat_handler"], "clip_model_path", None)
         if projector is not None:
             more["mmproj"] = projector
-        kv_types = [kv_type(name, number) for name, number in (("type_k", type_k), ("type_v", type_v))]
+        kv_types = [kv_type(name, given[name]) for name in ("type_k", "type_v")]
         config = EngineConfig(
             model_path=self.model_path,
             context_size=self._n_ctx,
-            num_threads=n_threads or None,
+            num_threads=given["n_threads"] or None,
             prefill_chunk_size=self.n_batch,
             kv_type=":".join(kv_types),
             **more,

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 
 import numpy as np
 
-from oxillama.compat.llama_cpp.completion import joined, without
+from oxillama.compat.llama_cpp.completion import without
 from oxillama.compat.llama_cpp.llama_cache import common_prefix
 from oxillama.compat.llama_cpp.llama_grammar import LlamaGrammar
 from oxillama.compat.llama_cpp.llama_tokenizer import LlamaTokenizer
@@ -158,7 +158,7 @@ class OneSequence(Vectors):
             reset: whether the prompt replaces the sequence (keeping a common prefix), or is appended.
         """
         given = without(locals(), "self", "tokens", "reset", "stopping_criteria")
-        state, criteria = self._evaluated, joined(stopping_criteria)
+        state, criteria = self._evaluated, StoppingCriteriaList(stopping_criteria or ())
         fresh = list(tokens)
         if reset:
             kept = common_prefix(state.tokens, fresh)
@@ -170,7 +170,7 @@ class OneSequence(Vectors):
         while True:
             row = state.row()
             token = sampler.sample(row, history)
-            if criteria is not None and criteria(np.array(history, np.intc), row):
+            if criteria and criteria(np.array(history, np.intc), row):
                 return
             yield token
             state.eval([token])

@@ -54,15 +54,13 @@ class ProcessorStage:
     """Processors as a sampler stage: they receive logits of the whole vocabulary, -inf for banned tokens."""
 
     def __init__(self, processors: Sequence[LogitsProcessor], n_vocab: int) -> None:
-        self.processors: list[LogitsProcessor] = list(processors)
+        self.processors: LogitsProcessorList = LogitsProcessorList(processors)
         self.n_vocab = n_vocab
 
     def __call__(self, ids: np.ndarray, logits: np.ndarray, history: np.ndarray) -> np.ndarray:
         scores = np.full(self.n_vocab, -np.inf, np.float32)
         scores[ids] = logits
-        for processor in self.processors:
-            scores = processor(history, scores)
-        found: np.ndarray = np.asarray(scores, np.float32)[ids]
+        found: np.ndarray = np.asarray(self.processors(history, scores), np.float32)[ids]
         return found
 
 

@@ -16,15 +16,9 @@ from oxillama import ConfigError, InferenceEngine
 from oxillama.apps.batch.sources import Source
 from oxillama.apps.cli import main
 from tests.support.command_line import ENVIRONMENT, command, error, output, run
-from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import until
 
 PROMPTS = ["once upon a time", "hello world", "the little fox", "there was"]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", ends=False)
 
 
 def write_rows(path: Path, n: int, **fields: Any) -> Path:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oxillama import EngineConfig, InferenceEngine
+from oxillama import InferenceEngine
 from oxillama.apps.batch import api
-from oxillama.apps.batch.engines import for_jobs
 from oxillama.apps.batch.job import Job, with_engine
 from oxillama.apps.batch.plain import Settings
 from oxillama.apps.batch.reproducible import ANSWERS, reproducible
@@ -20,7 +18,6 @@ from oxillama.apps.batch.rows import Rows
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.openai import chat, vectors
 from oxillama.apps.server.openai.completions import usage_of
-from tests.support.tiny_file import write_tiny_model
 
 SETTINGS = Settings(model_name="tiny")
 MESSAGES = [{"role": "user", "content": "hello world"}]
@@ -73,13 +70,6 @@ LEFT_OUT = {
     "/v1/systemone": set[str](),
 }
 """Fields of the server's answers that are in no answer of a job."""
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine]:
-    model = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", ends=False)
-    with InferenceEngine(for_jobs(EngineConfig(model_path=model, num_threads=1))) as found:
-        yield found
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ from tests.support.tool_models import AS_IT_IS, tool_model
 PROMPT = "once upon a time"
 MESSAGES = [{"role": "user", "content": "hello world"}]
 SETTINGS = Settings(model_name="tiny")
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine]:
-    model = write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", ends=False)
-    with InferenceEngine(for_jobs(EngineConfig(model_path=model, num_threads=1))) as found:
-        yield found
 
 
 def answer(engine: InferenceEngine, row: Any, settings: Settings = SETTINGS, number: int = 3) -> Any:
@@ -100,15 +92,6 @@ def test_a_schema_gives_its_value(engine: InferenceEngine) -> None:
     assert found["parsed"] == {"a": [1, None]} == json.loads(found["text"])
     assert answer(engine, {**row, "max_tokens": 2})["parsed"] is None
     assert "parsed" not in answer(engine, {"prompt": PROMPT, "max_tokens": 2})
-
-
-@pytest.mark.parametrize("any_order", [False, True])
-def test_properties_in_any_order(engine: InferenceEngine, any_order: bool) -> None:
-    named = {"a": {"const": 1}, "z": {"const": 2}}
-    schema = {"type": "object", "properties": named, "required": ["a", "z"], "additionalProperties": False}
-    row = {"prompt": PROMPT, "json_schema": schema, "any_order": any_order, "temperature": 0}
-    found = answer(engine, {**row, "logit_bias": {"z": 100}})["parsed"]
-    assert list(found) == sorted(named, reverse=any_order)
 
 
 def test_a_call_of_a_tool(tmp_path: Path) -> None:

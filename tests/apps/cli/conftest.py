@@ -1,4 +1,4 @@
-"""The model that the commands run."""
+"""The engine whose texts the commands write."""
 
 from __future__ import annotations
 
@@ -8,13 +8,6 @@ import pytest
 
 from oxillama import EngineConfig, SamplerConfig
 from oxillama.compat.engine import InferenceEngine
-from tests.support.tiny_file import write_tiny_model
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that never ends by itself."""
-    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf", ends=False)
 
 
 @pytest.fixture(scope="module")

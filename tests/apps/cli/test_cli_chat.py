@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,7 @@ from oxillama import ConfigError, InferenceEngine
 from oxillama.apps.cli.conversation import Conversation
 from oxillama.text.chat.known_templates import CHAT_FORMATS
 from oxillama.text.chat.template import ChatTemplate
-from tests.support.command_line import (
-    Terminal,
-    error,
-    output,
-    run,
-)
+from tests.support.command_line import Terminal, error, has_terminals, output, run
 from tests.support.fitted import chat_tokens
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.waiting import asleep
@@ -82,12 +76,12 @@ def test_chat_refuses_what_is_no_text_or_too_long(model: Path) -> None:
     assert "expected at most 29 tokens" in error("chat", model, "-c", "30", stdin=b"a" * 50 + b"\n")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
 def test_a_question_in_the_place_of_the_model_is_told() -> None:
     said = error("chat", "What is a llama?")
     assert "got 'What is a llama?'; a QUESTION stands behind MODEL" in said and said.count("\n") == 1
 
 
+@has_terminals
 def test_chat_on_a_terminal(model: Path) -> None:
     terminal = Terminal("chat", model, "-n", "900000", "-c", "999999", "--greedy", "-v")
     terminal.expect("/help lists.*> ")
@@ -102,7 +96,7 @@ def test_chat_on_a_terminal(model: Path) -> None:
     assert terminal.exit_code(interrupting=True) == 130
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
+@has_terminals
 def test_chat_on_a_terminal_survives_an_error(model: Path) -> None:
     terminal = Terminal("chat", model, "-n", "3", "-c", "60", "--greedy", "-v")
     terminal.expect("> ")
@@ -130,7 +124,7 @@ def test_lines_that_continue_and_blocks(model: Path, engine: InferenceEngine) ->
     )
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
+@has_terminals
 def test_a_paste_is_one_message(model: Path, tmp_path: Path) -> None:
     readline = pytest.importorskip("readline")
     if "libedit" in (readline.__doc__ or ""):
@@ -263,7 +257,7 @@ def test_well_known_formats(name: str) -> None:
 
 
 # --- Ctrl-C, quiet --------------------------------------------------------------------------------
-@pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
+@has_terminals
 def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_exits(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "saved.json"
     terminal = Terminal("chat", model, "-n", "3", "--greedy", "-v")
@@ -284,7 +278,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line_and_twice_exits(model: Path, tmp_p
     assert terminal.exit_code(interrupting=True) == 130
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
+@has_terminals
 def test_ctrl_d_exits_and_help_lists_the_commands(model: Path) -> None:
     terminal = Terminal("chat", model)
     terminal.expect("> ")
@@ -295,7 +289,7 @@ def test_ctrl_d_exits_and_help_lists_the_commands(model: Path) -> None:
     assert terminal.exit_code() == 0
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
+@has_terminals
 def test_an_interrupted_answer_stays_in_the_conversation(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "saved.json"
     terminal = Terminal("chat", model, "-n", "-1", "-c", "999999", "--greedy")
@@ -314,7 +308,7 @@ def test_an_interrupted_answer_stays_in_the_conversation(model: Path, tmp_path: 
     assert terminal.exit_code() == 0
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
+@has_terminals
 def test_quiet_leaves_hints_bars_and_summaries_out(model: Path) -> None:
     terminal = Terminal("chat", model, "-n", "3", "--greedy", "--quiet")
     assert "/help" not in terminal.expect("> ")

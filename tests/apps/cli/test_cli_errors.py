@@ -15,7 +15,7 @@ import pytest
 
 from oxillama import demo
 from oxillama.apps.cli import build_parser, main, options
-from tests.support.command_line import COMMANDS, ENVIRONMENT, ROOT, command, run
+from tests.support.command_line import COMMANDS, ENVIRONMENT, ROOT, command, refused, run
 
 Arguments = Callable[[Path, Path], list[object]]
 
@@ -78,16 +78,6 @@ OUTPUTS: dict[str, Arguments] = {
 MODELLESS = ("demo", "doctor", "list", "serve")
 
 
-def error_of(arguments: list[object], capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line on stderr of a command that must fail, and write nothing else."""
-    code = main([str(argument) for argument in arguments])
-    told = capsys.readouterr()
-    assert (code, told.out) == (2, ""), told.err
-    assert told.err.startswith("oxillama: error: ")
-    assert told.err.count("\n") == 1
-    return told.err
-
-
 def test_every_command_that_reads_a_file_is_tried() -> None:
     assert {name.split(",")[0] for name in INPUTS} == set(COMMANDS) - set(MODELLESS)
 
@@ -102,21 +92,21 @@ def test_input_that_cannot_be_used(
         path.mkdir()
     if kind in ("empty", "garbage"):
         path.write_bytes(b"" if kind == "empty" else b"\xff\xfe{]" * 100)
-    error_of(INPUTS[name](path, tmp_path / "out.gguf"), capsys)
+    refused(capsys, *INPUTS[name](path, tmp_path / "out.gguf"))
     assert not (tmp_path / "out.gguf").exists()
 
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_output_that_cannot_be_written(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in (tmp_path, tmp_path / "absent" / "x", demo.DRAFT / "x"):
-        error_of(OUTPUTS[name](path, path), capsys)
+        refused(capsys, *OUTPUTS[name](path, path))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_options_that_do_not_exist(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    positional: list[object] = [] if name in MODELLESS else ["x"]
-    assert " --help)" in error_of([name, *positional, "--nonsense\n"], capsys)
+    positional = () if name in MODELLESS else ("x",)
+    assert " --help)" in refused(capsys, name, *positional, "--nonsense\n")
 
 
 def numbers_of(name: str) -> list[argparse.Action]:
@@ -152,9 +142,9 @@ def test_a_number_out_of_range_is_named_by_its_flag(
 
 def test_errors_and_warnings_name_all_options_by_their_flags(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["batch", "in.jsonl", "out.jsonl", "-m", str(demo.DRAFT), "--actors", "2"]
-    assert "error: --actors, --per-machine: expected --ray" in error_of(line, capsys)
+    assert "error: --actors, --per-machine: expected --ray" in refused(capsys, *line)
     line = ["run", str(demo.DRAFT), "-p", "x", "--greedy", "--temp", "0.5"]
-    assert "cannot be combined with --temp" in error_of(line, capsys)
+    assert "cannot be combined with --temp" in refused(capsys, *line)
     main(["info", str(demo.STORY), "--offload-pinned", "nothing"])
     assert "error: --offload-pinned: expected names" in capsys.readouterr().err
 
@@ -165,20 +155,21 @@ def test_an_error_with_more_than_a_message_is_one_line(
     """A field of a request that is wrong: `WireError` takes a place and a message."""
     wrong = tmp_path / "wrong.jsonl"
     wrong.write_text('[{"ph": 1}]')
-    said = error_of(["calibrate", demo.DRAFT, wrong, "-o", tmp_path / "out.json"], capsys)
+    said = refused(capsys, "calibrate", demo.DRAFT, wrong, "-o", tmp_path / "out.json")
     assert "line[1]: must be an object" in said
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in (*MODELLESS, "chat")])
 def test_arguments_that_are_missing(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    said = error_of([name], capsys)
+    said = refused(capsys, name)
     assert "required" in said or "MODEL: expected a model" in said
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["bench", "--help"], ["doctor"], ["info", str(demo.DRAFT)]]
+    "arguments",
+    [["--help"], ["bench", "--help"], ["doctor"], ["info", demo.DRAFT], ["run", demo.DRAFT, "-p", "x"]],
 )
-def test_a_full_disk(arguments: list[str]) -> None:
+def test_a_full_disk(arguments: list[str | Path]) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(command(*arguments), stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT)
     assert (done.returncode, done.stderr) == (2, b"oxillama: error: output: No space left on device\n")
@@ -194,7 +185,9 @@ def test_streams_that_are_closed(name: str) -> None:
 
 def test_warnings_are_one_line_even_as_errors() -> None:
     arguments = ("run", demo.DRAFT, "-p", "x", "-n", "1", "-c", "5000")
-    assert run(*arguments).stderr.startswith(b"oxillama: warning: --context-size: 5000 is more than the 512")
+    told = run(*arguments).stderr
+    assert told.startswith(b"oxillama: warning: --context-size: 5000 is more than the 512")
+    assert told.count(b"\n") == 2  # and the summary
     done = run(*arguments, PYTHONWARNINGS="error::UserWarning")
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
     assert done.stderr.startswith(b"oxillama: error: --context-size: 5000 is more than the 512")

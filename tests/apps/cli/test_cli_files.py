@@ -17,14 +17,7 @@ from oxillama.apps.cli.info import shortened
 from oxillama.compat.engine import InferenceEngine
 from oxillama.gguf import writer
 from oxillama.gguf.model_file import ModelFile
-from tests.support.command_line import (
-    PROMPT,
-    ROOT,
-    error,
-    facts_of,
-    output,
-    run,
-)
+from tests.support.command_line import PROMPT, ROOT, error, facts_of, output, run
 from tests.support.tiny_file import write_tiny_model
 
 KV_BYTES = {

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from oxillama import InferenceEngine, _kernels, demo
-from oxillama.apps import cli
 from oxillama.sessions.chain import LogitsChain
 from oxillama.sessions.fingerprint import fixed_tokens
-from tests.support.command_line import error, run
+from tests.support.command_line import called, error, printed, run
 from tests.support.tiny_file import write_tiny_model
 
 
@@ -25,13 +23,8 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def called(*args: Any) -> int:
-    return cli.main(["fingerprint", *map(str, args)])
-
-
 def test_hashes_of_file_and_logits(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert called(model, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(printed(capsys, "fingerprint", model, "--json"))
     with InferenceEngine.from_gguf(model) as engine, engine.session() as session:
         chain = LogitsChain()
         for token in fixed_tokens(engine.model.spec.n_vocab, 32):
@@ -40,8 +33,7 @@ def test_hashes_of_file_and_logits(model: Path, capsys: pytest.CaptureFixture[st
             engine.model.fingerprint.content.hex(),
             chain.digest.hex(),
         )
-    assert called(model) == 0
-    rows = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    rows = dict(line.split() for line in printed(capsys, "fingerprint", model).splitlines())
     assert {**rows, "quantize": None} == found
 
 
@@ -55,17 +47,16 @@ def test_every_target_gives_the_same(model: Path, tmp_path: Path, target: str) -
 
 
 def test_what_differs_is_said(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert called(model, "--json") == 0
-    text = capsys.readouterr().out
+    text = printed(capsys, "fingerprint", model, "--json")
     mine, other = tmp_path / "mine.json", tmp_path / "other.json"
     mine.write_text(text)
-    assert called(model, "--kv-type", "q8_0", "--compare", mine) == 1
-    assert capsys.readouterr().out == "another kv_type: expected f16, got q8_0\n"
-    assert called(demo.DRAFT, "--compare", mine) == 1
-    assert capsys.readouterr().out.startswith("another model: expected ")
+    told = printed(capsys, "fingerprint", model, "--kv-type", "q8_0", "--compare", mine, code=1)
+    assert told == "another kv_type: expected f16, got q8_0\n"
+    told = printed(capsys, "fingerprint", demo.DRAFT, "--compare", mine, code=1)
+    assert told.startswith("another model: expected ")
     other.write_text(json.dumps({**json.loads(text), "logits": "00" * 32, "library": "0.0.1"}))
-    assert called(model, "--compare", other) == 1
-    assert "other logits of the same file: expected 0000" in capsys.readouterr().out
+    told = printed(capsys, "fingerprint", model, "--compare", other, code=1)
+    assert "other logits of the same file: expected 0000" in told
     other.write_text("[]")
     assert "expected what fingerprint --json wrote" in error("fingerprint", model, "--compare", other)
 
@@ -75,10 +66,8 @@ def test_a_known_model_is_not_loaded(
 ) -> None:
     os.utime(model, (1e9, 1e9))
     monkeypatch.setattr("oxillama.gguf.known_hashes.SETTLE_SECONDS", -10.0)
-    assert called(model) == 0
-    first = capsys.readouterr().out
+    first = printed(capsys, "fingerprint", model)
     monkeypatch.setattr("oxillama.sessions.fingerprint.logits_hash", None)
-    assert called(model) == 0
-    assert capsys.readouterr().out == first
+    assert printed(capsys, "fingerprint", model) == first
     with pytest.raises(TypeError):
-        called(model, "--kv-type", "f32")  # its logits are others
+        called("fingerprint", model, "--kv-type", "f32")  # its logits are others

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import io
 import json
 import re
 import sys
@@ -14,19 +13,13 @@ import pytest
 
 from oxillama import InferenceEngine
 from oxillama.apps import cli
+from tests.support.command_line import Screen, called, save_receipt
 from tests.support.tiny_file import write_tiny_model
 
 SAYS = "a\x1b[2Jb\x07\x9bc\rd"
 """Clears the screen, rings the bell, and goes back in the line."""
 GRAMMAR = 'root ::= "' + "".join(f"\\x{ord(c):02x}" for c in SAYS) + '"'
 STEERS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-class Screen(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture
@@ -42,22 +35,20 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
     """Runs a command on a terminal; returns what it wrote to both streams."""
     monkeypatch.setenv("NO_COLOR", "1")
 
-    def called(*args: object) -> str:
+    def written(*args: object) -> str:
         screen = Screen()
         with monkeypatch.context() as patched:
             patched.setattr(sys, "stdout", screen)
             patched.setattr(sys, "stderr", screen)
-            cli.main([str(arg) for arg in args])
+            called(*args)
         return screen.getvalue()
 
-    yield called
+    yield written
 
 
 def receipt_of(model: Path, path: Path) -> Path:
     with InferenceEngine.from_gguf(model) as engine:
-        receipt = engine.stream("x", grammar=GRAMMAR, receipt=True, seed=1).result().receipt
-    assert receipt is not None
-    receipt.save(path)
+        save_receipt(engine, path, grammar=GRAMMAR, seed=1)
     return path
 
 
@@ -111,7 +102,7 @@ def test_nothing_steers_the_terminal(
 def test_a_pipe_has_the_text_unchanged(
     name: str, hostile: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cli.main([str(arg) for arg in COMMANDS[name](hostile, tmp_path)])
+    called(*COMMANDS[name](hostile, tmp_path))
     wanted = "\x1b" if name == "tokenize" else SAYS
     assert wanted in capsys.readouterr().out
 

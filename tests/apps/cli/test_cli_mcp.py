@@ -13,12 +13,11 @@ import pytest
 from oxillama.apps.cli.mcp import NOBODY, REFUSED, AskingDispatcher, in_short, listed, status
 from oxillama.base.events import ToolCall
 from oxillama.errors import ConfigError
-from tests.support.command_line import ENVIRONMENT, Terminal, error, run
+from tests.support.command_line import ENVIRONMENT, Terminal, error, has_terminals, run
 from tests.support.paths import ROOT
 from tests.support.tool_models import NO_THOUGHTS, tool_model
 
 RAW = str(ROOT / "tests/support/raw_mcp_server.py")
-has_terminals = pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
 
 
 def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:

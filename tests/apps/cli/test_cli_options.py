@@ -13,10 +13,7 @@ import pytest
 from oxillama import ConfigError, EngineConfig, GenerationOptions, SamplerConfig
 from oxillama.apps.cli import build_parser, options
 from oxillama.base.config.option import Option, declared, option
-from tests.support.command_line import (
-    COMMANDS,
-    output,
-)
+from tests.support.command_line import COMMANDS, output
 
 
 def other_value(cls: type, name: str) -> Any:
@@ -57,7 +54,8 @@ def texts_of(value: Any) -> list[str]:
 CLASSES = (EngineConfig, SamplerConfig, GenerationOptions)
 FIELDS = [(cls, name) for cls in CLASSES for name, each in declared(cls).items() if each.cli]
 READ = ("grammar", "json_schema", "structural_tag")  # from files
-
+NEEDED = {"run": ["m", "-p", "x"], "chat": ["m"], "demo": [], "quantize": ["a", "b", "Q4_K"]}
+"""Arguments without which a command is refused."""
 
 HELPS = ("chat", "run", "serve", "batch", "decide", "calibrate", "eval", "perplexity", "compare", "bench")
 
@@ -82,9 +80,8 @@ def test_no_help_has_values_of_python(name: str) -> None:
 @pytest.mark.parametrize("verb", ["run", "chat"])
 def test_every_field_has_an_option_that_sets_it(verb: str, cls: type, name: str) -> None:
     value = other_value(cls, name)
-    prompt = ["-p", "x"] if verb == "run" else []
     flag = f"--{'no-' * (value is False)}{name.replace('_', '-')}"
-    args = build_parser(verb).parse_args([verb, "m", *prompt, flag, *texts_of(value)])
+    args = build_parser(verb).parse_args([verb, *NEEDED[verb], flag, *texts_of(value)])
     config = options.engine_config(args, "m")
     made: Any = {EngineConfig: config, SamplerConfig: config.sampler}.get(cls)
     assert getattr(made or options.generation_options(args), name) == value
@@ -116,8 +113,8 @@ def test_only_fields_made_of_other_arguments_have_no_option() -> None:
     ],
 )
 def test_generation_options(verb: str, flags: list[str], expected: GenerationOptions) -> None:
-    needed = {"run": ["m", "-p", "x"], "chat": ["m"], "demo": []}[verb]
-    assert options.generation_options(build_parser(verb).parse_args([verb, *needed, *flags])) == expected
+    args = build_parser(verb).parse_args([verb, *NEEDED[verb], *flags])
+    assert options.generation_options(args) == expected
 
 
 @pytest.mark.parametrize(
@@ -131,9 +128,17 @@ def test_generation_options(verb: str, flags: list[str], expected: GenerationOpt
         (["--prefill-chunk", "7"], {"prefill_chunk_size": 7}),
         (["--tokenizer", "t.json"], {"tokenizer_path": "t.json"}),
         (["--seed", "5"], {"seed": 5}),
+        (["--draft-corpus", "a.txt", "--draft-corpus", "b"], {"draft_corpus": ("a.txt", "b")}),
+        *(
+            (["--offload-budget", text], {"offload_budget": n_bytes})
+            for text, n_bytes in (
+                *(("4096", 4096), ("10k", 10 << 10), ("512M", 512 << 20)),
+                *(("1.5G", 3 << 29), ("2GiB", 2 << 30), ("1TB", 1 << 40)),
+            )
+        ),
     ],
 )
-def test_known_names_of_engine_options(flags: list[str], expected: dict[str, Any]) -> None:
+def test_engine_options(flags: list[str], expected: dict[str, Any]) -> None:
     config = options.engine_config(build_parser("run").parse_args(["run", "m", "-p", "x", *flags]), "m")
     assert {name: getattr(config, name) for name in expected} == expected
 
@@ -186,34 +191,23 @@ def test_grammars_and_schemas_are_read_from_files(name: str, tmp_path: Path) -> 
         options.sampler_config(build_parser().parse_args([*flags, str(tmp_path / "none")]))
 
 
+REFUSED = [
+    ("run", "--offload-budget", "bytes, as 4096, 512M or 1.5G", "|G|-1G|1.5.1|50%|1 G|1e9"),
+    ("run", "--logit-bias", "a token id and its bias, as 15043+1.5", "5|+1|5+|5+x|a+1|5 1"),
+    ("quantize", "--tensor-type", "NAME=FORMAT", "attn|=Q4_K|attn="),
+]
+
+
 @pytest.mark.parametrize(
-    ("text", "n_bytes"),
-    [
-        ("4096", 4096),
-        ("10k", 10 << 10),
-        ("512M", 512 << 20),
-        ("1.5G", 3 << 29),
-        ("2GiB", 2 << 30),
-        ("1TB", 1 << 40),
-    ],
+    ("verb", "flag", "said", "text"),
+    [(verb, flag, said, text) for verb, flag, said, texts in REFUSED for text in texts.split("|")],
 )
-def test_bytes(text: str, n_bytes: int) -> None:
-    args = build_parser("run").parse_args(["run", "m", "-p", "x", "--offload-budget", text])
-    assert options.engine_config(args, "m").offload_budget == n_bytes
-
-
-@pytest.mark.parametrize("text", ["", "G", "-1G", "1.5.1", "50%", "1 G", "1e9"])
-def test_bytes_that_are_none_are_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_that_are_refused(
+    verb: str, flag: str, said: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        build_parser("run").parse_args(["run", "m", "-p", "x", f"--offload-budget={text}"])
-    assert f"expected bytes, as 4096, 512M or 1.5G, got {text!r}" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("text", ["5", "+1", "5+", "5+x", "a+1", "5 1"])
-def test_a_bias_that_is_none_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        build_parser("run").parse_args(["run", "m", "-p", "x", "--logit-bias", text])
-    assert f"expected a token id and its bias, as 15043+1.5, got {text!r}" in capsys.readouterr().err
+        build_parser(verb).parse_args([verb, *NEEDED[verb], f"{flag}={text}"])
+    assert f"expected {said}, got {text!r}" in capsys.readouterr().err
 
 
 def test_greedy_and_what_undoes_it_are_refused() -> None:
@@ -222,14 +216,10 @@ def test_greedy_and_what_undoes_it_are_refused() -> None:
         options.sampler_config(args)
 
 
-def test_a_format_stands_behind_the_last_equals_sign(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_format_stands_behind_the_last_equals_sign() -> None:
     for text, found in (("attn=Q2_K", ("attn", "Q2_K")), ("(?=ffn).*=q5_k", ("(?=ffn).*", "q5_k"))):
-        args = build_parser("quantize").parse_args(["quantize", "a", "b", "Q4_K", "--tensor-type", text])
+        args = build_parser("quantize").parse_args(["quantize", *NEEDED["quantize"], "--tensor-type", text])
         assert args.tensor_types == [found]
-    for text in ("attn", "=Q4_K", "attn="):
-        with pytest.raises(SystemExit):
-            build_parser("quantize").parse_args(["quantize", "a", "b", "Q4_K", "--tensor-type", text])
-        assert f"expected NAME=FORMAT, got {text!r}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -267,16 +257,7 @@ def test_a_new_field_is_an_option_of_its_own(verb: str, monkeypatch: pytest.Monk
         patience: int = option(3, low=0, help="how long to wait")
 
     monkeypatch.setattr(options, "GenerationOptions", Wider)
-    args = build_parser(verb).parse_args(
-        [verb, "m", *(["-p", "x"] if verb == "run" else []), "--patience", "7"]
-    )
+    args = build_parser(verb).parse_args([verb, *NEEDED[verb], "--patience", "7"])
     assert options.generation_options(args).patience == 7  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="patience: expected an integer >= 0, got -1"):
         Wider(patience=-1)
-
-
-def test_files_of_drafts_are_named_one_after_another() -> None:
-    args = build_parser().parse_args(
-        ["run", "m", "-p", "x", "--draft-corpus", "a.txt", "--draft-corpus", "b"]
-    )
-    assert options.engine_config(args, "m").draft_corpus == ("a.txt", "b")

@@ -10,19 +10,14 @@ from typing import Any
 import pytest
 
 from oxillama import InferenceEngine, Receipt, demo
-from oxillama.apps.cli import main
 from oxillama.reference import CONTRACT
 from oxillama.sessions.records.record import read_record, records_in
-from tests.support.command_line import error
+from tests.support.command_line import error, printed, refused
 from tests.support.server import serving
 from tests.support.tiny_file import write_tiny_model
 
 BODY = {"prompt": "Once", "max_tokens": 9, "seed": 4}
 Folder = tuple[Path, list[str]]
-
-
-def called(*arguments: object) -> int:
-    return main(["replay", *(str(argument) for argument in arguments)])
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +50,13 @@ def copy(records: Folder, tmp_path: Path) -> Path:
 
 def test_the_list(records: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     folder, _ = records
-    assert called("--record", folder) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    lines = [line.split() for line in printed(capsys, "replay", "--record", folder).splitlines()]
     assert lines[0] == ["time", "id", "path", "status", "model", "texts", "tokens", "finish"]
     assert [line[2:8] for line in lines[1:]] == [
         ["one", "/v1/completions", "200", "story", "1", "9"],
         ["two", "/v1/completions", "200", "story", "2", "18"],
     ]
-    assert called("--record", folder, "--json") == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(printed(capsys, "replay", "--record", folder, "--json"))
     assert [(each["id"], each["finish_reasons"]) for each in found] == [
         ("one", ["length"]),
         ("two", ["length", "length"]),
@@ -71,34 +64,33 @@ def test_the_list(records: Folder, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_empty_folder_is_an_empty_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert called("--record", tmp_path) == 0
-    assert capsys.readouterr().out == ""
+    assert printed(capsys, "replay", "--record", tmp_path) == ""
 
 
 def test_texts_are_generated_again(records: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     folder, texts = records
-    assert called("one", "--record", folder, "--text") == 0
-    assert capsys.readouterr().out == f"one: the same: 9 tokens, {len(texts[0])} bytes\n{texts[0]}\n"
-    assert called("two", "--record", folder) == 0
+    told = printed(capsys, "replay", "one", "--record", folder, "--text")
+    assert told == f"one: the same: 9 tokens, {len(texts[0])} bytes\n{texts[0]}\n"
     lines = [f"two[{i}]: the same: 9 tokens, {len(texts[1 + i])} bytes" for i in range(2)]
-    assert capsys.readouterr().out.splitlines() == lines
-    assert called(records_in(folder)[0].name, "--record", folder, "--model", demo.STORY, "--sample", "3") == 0
-    assert "9 tokens, of which 3 were chosen again" in capsys.readouterr().out
+    assert printed(capsys, "replay", "two", "--record", folder).splitlines() == lines
+    first = records_in(folder)[0].name
+    told = printed(capsys, "replay", first, "--record", folder, "--model", demo.STORY, "--sample", "3")
+    assert "9 tokens, of which 3 were chosen again" in told
 
 
 @pytest.mark.slow
 def test_texts_are_generated_again_without_a_kernel(
     records: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert called("one", "--record", records[0], "--reference") == 0
-    assert "one: the same: 9 tokens" in capsys.readouterr().out
+    told = printed(capsys, "replay", "one", "--record", records[0], "--reference")
+    assert "one: the same: 9 tokens" in told
 
 
 def test_what_differs_is_named(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("one", "--record", copy.parent)
     other = write_tiny_model(tmp_path / "other.gguf")
-    assert called(*where, "--model", other) == 1
-    assert "one: differs: another model: expected " in capsys.readouterr().out
+    told = printed(capsys, "replay", *where, "--model", other, code=1)
+    assert "one: differs: another model: expected " in told
 
     def changed_text(head: dict[str, Any], body: dict[str, Any]) -> None:
         body["texts"][0]["hash"] = "0" * 64
@@ -110,11 +102,9 @@ def test_what_differs_is_named(copy: Path, tmp_path: Path, capsys: pytest.Captur
         with_hash(body, json.dumps(receipt))
 
     edited(copy, changed_text)
-    assert called(*where) == 1
-    assert "differs: the tokens are the same, their text is not" in capsys.readouterr().out
+    assert "differs: the tokens are the same, their text is not" in printed(capsys, "replay", *where, code=1)
     edited(copy, changed_token)
-    assert called(*where) == 1
-    said = capsys.readouterr().out
+    said = printed(capsys, "replay", *where, code=1)
     assert "one: differs: token 5: expected " in said
     assert said.endswith(f" (version 99 of the contract made the text, this is {CONTRACT})\n")
 
@@ -133,15 +123,13 @@ def test_a_record_of_hashes_needs_the_receipt(tmp_path: Path, capsys: pytest.Cap
     (path,) = records_in(folder)
     (kept := tmp_path / "receipt.json").write_text(choice["receipt"])
     where = (read_record(path).head.id, "--record", folder)
-    assert called(*where) == 2
-    assert "expected one with --receipt" in capsys.readouterr().err
-    assert called(*where, "--receipt", kept) == 0
-    assert f"the same: 9 tokens, {len(choice['text'])} bytes" in capsys.readouterr().out
+    assert "expected one with --receipt" in refused(capsys, "replay", *where)
+    told = printed(capsys, "replay", *where, "--receipt", kept)
+    assert f"the same: 9 tokens, {len(choice['text'])} bytes" in told
     kept.write_text(
         Receipt.from_json(choice["receipt"]).to_json().replace('"max_tokens": 9', '"max_tokens": 8')
     )
-    assert called(*where, "--receipt", kept) == 2
-    assert "expected the one that was recorded" in capsys.readouterr().err
+    assert "expected the one that was recorded" in refused(capsys, "replay", *where, "--receipt", kept)
 
 
 def test_what_cannot_be_replayed(records: Folder, copy: Path, tmp_path: Path) -> None:

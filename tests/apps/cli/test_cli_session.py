@@ -9,39 +9,24 @@ from pathlib import Path
 import pytest
 
 from oxillama import demo
-from oxillama.apps.cli import main
 from oxillama.compat.engine import InferenceEngine
 from oxillama.sessions.container import read_header
 from oxillama.sessions.snapshot import EngineSnapshot
-from tests.support.command_line import output
+from tests.support.command_line import called, output, printed, refused
 from tests.support.tiny_file import write_tiny_model
 
 PROMPT = "Once upon a time"
 Capture = pytest.CaptureFixture[str]
 
 
-def out(capsys: Capture, *arguments: object) -> str:
-    code = main([str(argument) for argument in arguments])
-    told = capsys.readouterr()
-    assert code == 0, told.err
-    return told.out
-
-
-def refused(capsys: Capture, *arguments: object) -> str:
-    assert main([str(argument) for argument in arguments]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    return told.err
-
-
 def test_run_goes_on(tmp_path: Path, capsys: Capture) -> None:
     path, options = tmp_path / "a.session", ("-n", "12", "--greedy", "-q")
     whole = InferenceEngine.from_gguf(demo.STORY).generate(PROMPT, temperature=0, max_tokens=36)
-    texts = [out(capsys, "run", demo.STORY, "-p", PROMPT, "--session", path, *options)]
-    texts += [out(capsys, "run", demo.STORY, "--session", path, "-t", "1", *options) for _ in range(2)]
+    texts = [printed(capsys, "run", demo.STORY, "-p", PROMPT, "--session", path, *options)]
+    texts += [printed(capsys, "run", demo.STORY, "--session", path, "-t", "1", *options) for _ in range(2)]
     assert "".join(text.removesuffix("\n") for text in texts) == whole
     told = " The fox said:"
-    text = out(capsys, "run", demo.STORY, "--session", path, "-p", told, *options).removesuffix("\n")
+    text = printed(capsys, "run", demo.STORY, "--session", path, "-p", told, *options).removesuffix("\n")
     engine = InferenceEngine.from_gguf(demo.STORY)
     tokens = engine.tokenize(PROMPT)
     tokens += engine.stream(PROMPT, temperature=0, max_tokens=36).result().tokens
@@ -62,7 +47,7 @@ def test_run_without_a_session_needs_a_prompt(tmp_path: Path, capsys: Capture) -
 
 def test_a_session_is_of_one_model_and_command(tmp_path: Path, capsys: Capture) -> None:
     path = tmp_path / "a.session"
-    out(capsys, "run", demo.STORY, "-p", PROMPT, "--session", path, "-n", "3", "-q")
+    printed(capsys, "run", demo.STORY, "-p", PROMPT, "--session", path, "-n", "3", "-q")
     before = path.read_bytes()
     for arguments, message in (
         (("run", demo.DRAFT), "snapshot: expected model"),
@@ -81,8 +66,8 @@ def test_adapters_are_the_sessions(tmp_path: Path, capsys: Capture) -> None:
     engine = InferenceEngine.from_gguf(demo.STORY)
     whole = engine.generate(PROMPT, temperature=0, max_tokens=20, adapters=(demo.PIRATE, 0.5))
     lora = ("--lora", f"{demo.PIRATE}=0.5")
-    first = out(capsys, "run", demo.STORY, *lora, "-p", PROMPT, "--session", path, *options)
-    again = out(capsys, "run", demo.STORY, "--session", path, *options)
+    first = printed(capsys, "run", demo.STORY, *lora, "-p", PROMPT, "--session", path, *options)
+    again = printed(capsys, "run", demo.STORY, "--session", path, *options)
     assert first.removesuffix("\n") + again.removesuffix("\n") == whole
 
 
@@ -93,7 +78,7 @@ def test_chat_goes_on(tmp_path: Path, capsys: Capture, monkeypatch: pytest.Monke
     def chat(said: str, *more: object) -> str:
         text = iter([*said.split("|"), None])
         monkeypatch.setattr("oxillama.apps.cli.chat.MessageInput.read", lambda self: next(text))
-        return out(capsys, "chat", model, "-n", "12", "--greedy", *more)
+        return printed(capsys, "chat", model, "-n", "12", "--greedy", *more)
 
     whole = chat("hello|once upon|the fox|/undo|a time", "--system", "be kind")
     first = chat("hello|once upon", "--system", "be kind", "--session", path)
@@ -116,7 +101,7 @@ def test_a_later_process_does_not_run_the_history_again(
     for said in ("Once upon a time there was a little fox", " Then he"):
         text = iter([said, None])
         monkeypatch.setattr("oxillama.apps.cli.chat.MessageInput.read", lambda self, text=text: next(text))
-        assert main(["chat", str(demo.STORY), *options]) == 0
+        assert called("chat", demo.STORY, *options) == 0
         told = capsys.readouterr().err
     found = re.search(r"^prefill (\d+) tokens.*\((\d+) known", told, re.MULTILINE)
     assert found is not None
@@ -130,7 +115,7 @@ def test_info(tmp_path: Path, capsys: Capture) -> None:
     with engine.session(adapters=(demo.PIRATE, 0.5)) as session:
         session.prefill(PROMPT)
         session.snapshot_to_file(path, compress=True)
-    text = out(capsys, "snapshot", path)
+    text = printed(capsys, "snapshot", path)
     for part in (
         "session",
         engine.model.fingerprint.display(),
@@ -139,13 +124,13 @@ def test_info(tmp_path: Path, capsys: Capture) -> None:
         " 0.5 (",
     ):
         assert part in text
-    assert json.loads(out(capsys, "snapshot", path, "--json")) == read_header(path)
-    assert "checksums" in out(capsys, "snapshot", path, "--check")
+    assert json.loads(printed(capsys, "snapshot", path, "--json")) == read_header(path)
+    assert "checksums" in printed(capsys, "snapshot", path, "--check")
     data = bytearray(path.read_bytes())
     data[-2] ^= 1
     path.write_bytes(data)
-    assert out(capsys, "snapshot", path) == text
-    assert out(capsys, "snapshot", "info", path) == text  # the command's earlier form
+    assert printed(capsys, "snapshot", path) == text
+    assert printed(capsys, "snapshot", "info", path) == text  # the command's earlier form
     assert "FILE: expected one, got 2" in refused(capsys, "snapshot", path, path)
     assert "it is damaged" in refused(capsys, "snapshot", path, "--check")
 

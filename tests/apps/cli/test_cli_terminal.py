@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import re
 import sys
 from pathlib import Path
@@ -17,21 +16,13 @@ from oxillama.apps.cli import build_parser, chat_commands, options, terminal
 from oxillama.apps.cli.answers import last_columns
 from oxillama.apps.cli.chat_commands import completions, run_command
 from oxillama.apps.cli.talk import Talk
-from tests.support.command_line import Terminal, error, output, run
+from tests.support.command_line import Screen, Terminal, error, has_terminals, output, run
 from tests.support.tiny_file import CHATML, write_tiny_model
 
 OPENED = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
 SWITCHED = CHATML.replace(
     "assistant\n{% endif", "assistant\n{% if enable_thinking != false %}<think>{% endif %}{% endif"
 )
-has_terminals = pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
-
-
-class Screen(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 # --- the shipped model ----------------------------------------------------------------------------
@@ -317,18 +308,6 @@ def test_run_says_that_it_applies_no_template(models: dict[str, Path]) -> None:
     assert b"template" not in run("run", models["plain"], "-p", "hello", "-n", "3").stderr
 
 
-def test_a_wrong_option_is_answered_with_the_likely_one() -> None:
-    text = error("chat", "--temprature", "0.5")
-    assert "unrecognized arguments: --temprature" in text
-    assert "did you mean --temperature? (see oxillama chat --help)" in text
-    assert "did you mean" not in error("serve", "--nonsense")
-
-
-def test_a_wrong_command_is_answered_with_the_likely_one() -> None:
-    assert "did you mean chat? (see oxillama --help)" in error("caht")
-    assert "did you mean" not in error("nonsense")
-
-
 @pytest.mark.parametrize("command", ["run", "chat", "serve", "batch"])
 def test_common_options_come_first(command: str) -> None:
     text = output(command, "--help-all")
@@ -353,24 +332,6 @@ def test_models_of_serve_and_batch_have_the_same_options() -> None:
 def choices(parser: argparse.ArgumentParser) -> dict[str, Any]:
     (found,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     return dict(found.choices)
-
-
-def test_a_closed_output_ends_a_chat(models: dict[str, Path]) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    import subprocess
-
-    from tests.support.command_line import ENVIRONMENT, command
-
-    done = subprocess.run(
-        command("chat", models["plain"], "hello", "-n", "9"),
-        stdout=write,
-        stderr=subprocess.PIPE,
-        env=ENVIRONMENT,
-        timeout=120,
-    )
-    os.close(write)
-    assert done.returncode == 141 and b"Traceback" not in done.stderr
 
 
 def test_a_message_that_is_refused_detaches_its_files(

@@ -7,17 +7,20 @@ import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from oxillama import InferenceEngine, Receipt, _kernels, demo
-from oxillama.apps import cli
-from tests.support.command_line import ENVIRONMENT, command, error, run
-
-
-def called(*args: Any) -> int:
-    return cli.main([str(arg) for arg in args])
+from tests.support.command_line import (
+    ENVIRONMENT,
+    called,
+    command,
+    error,
+    printed,
+    refused,
+    run,
+    save_receipt,
+)
 
 
 def test_run_writes_what_verify_checks(
@@ -25,29 +28,23 @@ def test_run_writes_what_verify_checks(
 ) -> None:
     path, options = tmp_path / "receipt.json", ["--kv-type", "f32", "--compute", "f32", "-c", "500"]
     asked = ["run", model, "-p", "the fox", "-n", "12", "-s", "3", "--receipt", path, "--regex", "[a-z ]+"]
-    assert called(*asked, *options, "--quantize", "q8_0", "--compute", "int8") == 0
-    text = capsys.readouterr().out
+    text = printed(capsys, *asked, *options, "--quantize", "q8_0", "--compute", "int8")
     receipt = Receipt.load(path)
     assert (receipt.quantize, receipt.kv_type, receipt.context_size) == ("Q8_0", "f32", 500)
-    assert called("verify", path, "--model", model, "--text") == 0
-    assert capsys.readouterr().out == "verified: 12 tokens\n" + text
-    assert called("verify", path, "--model", model, "-t", "2") == 0
-    assert capsys.readouterr().out == "verified: 12 tokens\n"
+    assert printed(capsys, "verify", path, "--model", model, "--text") == "verified: 12 tokens\n" + text
+    assert printed(capsys, "verify", path, "--model", model, "-t", "2") == "verified: 12 tokens\n"
     path.write_text(receipt.to_json().replace('"seed": 3', '"seed": 4'))
-    assert called("verify", path, "--model", model) == 1
-    found = capsys.readouterr().out
+    found = printed(capsys, "verify", path, "--model", model, code=1)
     assert found.startswith("NOT verified: token ") and ", the sampler chooses " in found
-    assert called("verify", path, "--model", demo.STORY) == 1
-    assert capsys.readouterr().out.startswith("NOT verified: another model: expected ")
+    told = printed(capsys, "verify", path, "--model", demo.STORY, code=1)
+    assert told.startswith("NOT verified: another model: expected ")
 
 
 @pytest.mark.parametrize("target", [name for name, reason in _kernels.targets().items() if reason is None])
 def test_every_target_says_the_same(model: Path, tmp_path: Path, target: str) -> None:
     path = tmp_path / "receipt.json"
     with InferenceEngine.from_gguf(model) as engine:
-        receipt = engine.stream("the fox", receipt=True, seed=3, max_tokens=20).result().receipt
-    assert receipt is not None
-    receipt.save(path)
+        receipt = save_receipt(engine, path, seed=3, max_tokens=20)
     done = run("verify", path, "--model", model, OXILLAMA_TARGET=target)
     assert (done.returncode, done.stdout) == (0, b"verified: 20 tokens\n"), done.stderr
     wrong = [*receipt.tokens[:7], receipt.tokens[7] ^ 1, *receipt.tokens[8:]]
@@ -61,9 +58,8 @@ def test_demo_with_its_adapter(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path = tmp_path / "receipt.json"
     assert called("demo", "--pirate", "--seed", "5", "-n", "20", "--receipt", path) == 0
     assert called("verify", path, "--model", demo.STORY, "--lora", demo.PIRATE) == 0
-    capsys.readouterr()
-    assert called("verify", path, "--model", demo.STORY) == 1
-    assert capsys.readouterr().out.startswith("NOT verified: another adapter: expected ")
+    told = printed(capsys, "verify", path, "--model", demo.STORY, code=1)
+    assert told.startswith("NOT verified: another adapter: expected ")
 
 
 def test_what_cannot_be_done_is_said_in_a_line(
@@ -79,10 +75,8 @@ def test_what_cannot_be_done_is_said_in_a_line(
     assert list(tmp_path.iterdir()) == []
     path, absent = tmp_path / "receipt.json", tmp_path / "absent"
     assert called("demo", "-n", "2", "-q", "--receipt", path) == 0
-    capsys.readouterr()
     for flags in (["--model", absent], ["--model", tmp_path], ["--model", demo.STORY, "--lora", absent]):
-        assert called("verify", path, *flags) == 2
-        assert capsys.readouterr().out == ""
+        refused(capsys, "verify", path, *flags)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="Ctrl-C is a signal elsewhere too, but not this one")
@@ -127,20 +121,16 @@ def test_many_receipts(model: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     paths = [tmp_path / f"{i}.json" for i in range(4)]
     with InferenceEngine.from_gguf(model) as engine, InferenceEngine.from_gguf(model, kv_type="f32") as other:
         for i, path in enumerate(paths):
-            made = (other if i == 2 else engine).stream("the fox", receipt=True, seed=i, max_tokens=9)
-            receipt = made.result().receipt
-            assert receipt is not None
-            receipt.save(path)
-    assert called("verify", *paths, "--model", model) == 0
-    lines = capsys.readouterr().out.splitlines()
+            save_receipt(other if i == 2 else engine, path, seed=i, max_tokens=9)
+    lines = printed(capsys, "verify", *paths, "--model", model).splitlines()
     assert sorted(lines) == [f"{path}: verified: 9 tokens" for path in paths]
-    assert called("verify", *paths, "--model", model, "--sample", "3") == 0
+    lines = printed(capsys, "verify", *paths, "--model", model, "--sample", "3").splitlines()
     said = "verified: 3 of 9 tokens; a change of one token is missed with a probability of 0.667"
-    assert sorted(capsys.readouterr().out.splitlines()) == [f"{path}: {said}" for path in paths]
+    assert sorted(lines) == [f"{path}: {said}" for path in paths]
     wrong = Receipt.load(paths[1])
     replace(wrong, tokens=[wrong.tokens[0] ^ 1, *wrong.tokens[1:]]).save(paths[1])
-    assert called("verify", *paths, "--model", model) == 1
-    assert f"{paths[1]}: NOT verified: token 0: expected" in capsys.readouterr().out
+    told = printed(capsys, "verify", *paths, "--model", model, code=1)
+    assert f"{paths[1]}: NOT verified: token 0: expected" in told
     paths[3].write_text("{")
     assert called("verify", *paths, tmp_path / "absent", "--model", model) == 2
     done = capsys.readouterr()
@@ -168,25 +158,18 @@ def test_signed_chains(model: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     key.write_bytes(private.private_bytes(*form))
     with InferenceEngine.from_gguf(model) as engine:
         for i, path in enumerate(paths):
-            receipt = engine.stream("the fox", receipt=True, seed=i, max_tokens=9).result().receipt
-            assert receipt is not None
-            receipt.save(path)
-    for path in paths:
-        assert called("sign", path, "--key", key, "-o", chain) == 0
-    assert capsys.readouterr().out.splitlines()[1] == f"signed: 1 receipt, 2 in the chain, key {public}"
-    assert called("verify", chain, "--model", model, "--signer", public) == 0
-    said = [f"{chain}[{i}]: verified: 9 tokens" for i in range(2)]
-    assert capsys.readouterr().out.splitlines() == said
-    assert called("verify", chain, "--model", model, "--signer", "00" * 32) == 2
-    assert "expected the key 0000" in capsys.readouterr().err
+            save_receipt(engine, path, seed=i, max_tokens=9)
+    told = [printed(capsys, "sign", path, "--key", key, "-o", chain) for path in paths]
+    assert told[1] == f"signed: 1 receipt, 2 in the chain, key {public}\n"
+    said = printed(capsys, "verify", chain, "--model", model, "--signer", public)
+    assert said.splitlines() == [f"{chain}[{i}]: verified: 9 tokens" for i in range(2)]
+    message = refused(capsys, "verify", chain, "--model", model, "--signer", "00" * 32)
+    assert "expected the key 0000" in message
     assert "expected a chain" in error("verify", paths[0], "--model", model, "--signer", public)
     lines = chain.read_text().splitlines()
     chain.write_text("\n".join(lines[::-1]))
-    assert called("verify", chain, "--model", model) == 2
-    done = capsys.readouterr()
-    assert done.out == "" and "signed receipt 0: does not follow" in done.err
+    assert "signed receipt 0: does not follow" in refused(capsys, "verify", chain, "--model", model)
     before = chain.read_bytes()
-    assert called("sign", paths[0], "--key", key, "-o", chain) == 2
-    assert "does not follow" in capsys.readouterr().err
+    assert "does not follow" in refused(capsys, "sign", paths[0], "--key", key, "-o", chain)
     assert chain.read_bytes() == before
     assert "ends in .jsonl" in error("sign", paths[0], "--key", key, "-o", tmp_path / "chain.json")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from oxillama import ConfigError, EngineConfig, Predicate
-from oxillama.apps.cli import main
 from oxillama.apps.decisions.calibration import (
     Bin,
     Calibration,
@@ -27,6 +26,7 @@ from oxillama.apps.decisions.calibration import (
 )
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.features.decisions.deciding import DecisionOptions, decide
+from tests.support.command_line import printed, refused
 from tests.support.decision_models import decision_file
 
 OPTIONS = ["--kv-type", "f32", "--num-threads", "1", "-q"]
@@ -87,8 +87,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     model, data, output = tmp_path / "m.gguf", tmp_path / "labelled.jsonl", tmp_path / "calibration.json"
     model.write_bytes(decision_file("openjev"))
     data.write_text("\n".join(map(json.dumps, labelled(12))))
-    assert main(["calibrate", str(model), str(data), "-o", str(output), *OPTIONS]) == 0
-    assert "ECE" in capsys.readouterr().out
+    assert "ECE" in printed(capsys, "calibrate", model, data, "-o", output, *OPTIONS)
     known = Calibration.load(output)
     assert (
         list(known.temperatures) == ["noul"]
@@ -98,16 +97,16 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     data.write_text(json.dumps(request))
     found = []
     for more in ([], ["--calibration", str(output)]):
-        assert main(["decide", str(model), str(data), *more, *OPTIONS]) == 0
-        found.append(json.loads(capsys.readouterr().out)["answers"]["q"]["noul"])
+        answers = json.loads(printed(capsys, "decide", model, data, *more, *OPTIONS))["answers"]
+        found.append(answers["q"]["noul"])
     t = known.temperatures["noul"]
     assert math.log(found[1] / (1 - found[1])) == pytest.approx(math.log(found[0] / (1 - found[0])) / t)
     other = tmp_path / "other.gguf"
     other.write_bytes(decision_file("lev"))
-    assert main(["decide", str(other), str(data), "--calibration", str(output), *OPTIONS]) == 2
-    assert "calibration: expected that of the model" in capsys.readouterr().err
-    assert main(["decide", str(model), str(data), "--calibration", str(data), *OPTIONS]) == 2
-    assert "expected a file of oxillama calibrate" in capsys.readouterr().err
+    told = refused(capsys, "decide", other, data, "--calibration", output, *OPTIONS)
+    assert "calibration: expected that of the model" in told
+    told = refused(capsys, "decide", model, data, "--calibration", data, *OPTIONS)
+    assert "expected a file of oxillama calibrate" in told
 
 
 @pytest.mark.parametrize(

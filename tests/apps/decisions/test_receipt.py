@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from oxillama import ConfigError, EngineConfig, ReceiptError
-from oxillama.apps.cli import main
 from oxillama.apps.decisions.receipt import (
     DecisionReceipt,
     sealed,
@@ -23,6 +22,7 @@ from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.features.decisions.deciding import DecisionOptions, decide
 from oxillama.gguf.model_file import ModelFile
 from tests.engine.features.test_decisions import QUESTIONS, STATE
+from tests.support.command_line import called, printed, refused
 from tests.support.decision_models import TEMPLATES, chat_file, decision_file
 from tests.support.spread import each
 
@@ -160,26 +160,21 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     data.write_text("\n".join(map(json.dumps, lines)))
     options = ["--kv-type", "f32", "--num-threads", "1", "-q"]
     command = ["decide", str(model), str(data), "--receipts", str(folder), "--threshold", "0.8"]
-    assert main([*command, *options]) == 1
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    found = [json.loads(line) for line in printed(capsys, *command, *options, code=1).splitlines()]
     sure = found[0]["answers"]["q"]
     assert sure["x_is_sure"] == (max(sure["noul"], 1 - sure["noul"]) >= 0.8)
     assert isinstance(found[4]["answers"][0]["x_is_sure"], bool)
     names = [f"00000{i}.json" for i in (1, 2, 3, 5)]
     assert sorted(path.name for path in folder.iterdir()) == names
-    assert main([*command, *options]) == 2
-    assert "receipts: expected an empty folder" in capsys.readouterr().err
+    assert "receipts: expected an empty folder" in refused(capsys, *command, *options)
     paths = [str(folder / name) for name in names]
-    assert main(["verify", *paths, "--model", str(model)]) == 0
-    assert capsys.readouterr().out.count("this model gives these answers") == 4
-    assert main(["verify", *paths, "--model", str(model), "--sample", "1"]) == 0
-    out = capsys.readouterr().out
+    assert printed(capsys, "verify", *paths, "--model", model).count("this model gives these answers") == 4
+    out = printed(capsys, "verify", *paths, "--model", model, "--sample", "1")
     assert (out.count("this model gives"), out.count("its scores give these answers")) == (1, 3)
     assert "ran 1 of 4 receipts: false scores in one are missed with a probability of 0.75" in out
-    assert main(["verify", paths[0], "--model", str(model), "--reference"]) == 0
+    assert called("verify", paths[0], "--model", model, "--reference") == 0
     (tmp_path / "other.gguf").write_bytes(decision_file("lev"))
-    assert main(["verify", paths[0], "--model", str(tmp_path / "other.gguf")]) == 1
-    assert "this model differs: model, kind" in capsys.readouterr().out
+    told = printed(capsys, "verify", paths[0], "--model", tmp_path / "other.gguf", code=1)
+    assert "this model differs: model, kind" in told
     Path(paths[0]).write_text(Path(paths[0]).read_text().replace("0 days", "9 days"))
-    assert main(["verify", paths[0], "--model", str(model)]) == 2
-    assert "its seal does not fit" in capsys.readouterr().err
+    assert "its seal does not fit" in refused(capsys, "verify", paths[0], "--model", model)

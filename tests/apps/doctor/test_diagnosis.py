@@ -14,12 +14,6 @@ from oxillama.apps.doctor import diagnosis, measure
 from oxillama.apps.doctor.diagnosis import better_targets, diagnose
 from oxillama.base.targets import TARGETS
 from tests.support.command_line import error, output, run
-from tests.support.tiny_file import write_tiny_model
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf", ends=False)
 
 
 def test_without_measuring() -> None:

@@ -33,6 +33,14 @@ ENDS = 120.0
 """Seconds after which something is taken to hang. All deadlines of a call together are less than half."""
 
 
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Little time is left to servers that are late, or that are to leave."""
+    monkeypatch.setattr(module, "LATE_SECONDS", 1.0)
+    monkeypatch.setattr(transports, "LEAVE_SECONDS", 0.2)
+    return monkeypatch
+
+
 def program(fault: str, n: int) -> dict[str, Any]:
     path = ROOT / "tests/support/hostile_mcp.py"
     return {"command": sys.executable, "args": [str(path), fault, str(n)]}
@@ -134,10 +142,9 @@ SLOW: list[list[Case]] = [
         *(pytest.param(e, id=f"{e[0][0].__name__}-{e[0][1]}", marks=pytest.mark.slow) for e in SLOW),
     ],
 )
-def test_a_fault_at_a_message(cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("hurried")
+def test_a_fault_at_a_message(cases: list[Case]) -> None:
     """The cases run at the same time, because each spends its time waiting for limits to pass."""
-    monkeypatch.setattr(module, "LATE_SECONDS", 1.0)
-    monkeypatch.setattr(transports, "LEAVE_SECONDS", 0.2)
     with ThreadPoolExecutor(len(cases)) as pool:
         running = {pool.submit(*case): case for case in cases}
     for each, case in running.items():
@@ -165,16 +172,14 @@ def test_errors_name_the_limit(fault: str, events: bool | None) -> None:
 
 
 @pytest.mark.slow
-def test_calls_to_a_silent_server_share_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LATE_SECONDS", 1.0)
-    monkeypatch.setattr(transports, "LEAVE_SECONDS", 0.2)
+def test_calls_to_a_silent_server_share_one_attempt(hurried: pytest.MonkeyPatch) -> None:
     opened, real = [], module.Connection._open
 
     async def open_(self: module.Connection) -> None:
         opened.append(self.server.name)
         await real(self)
 
-    monkeypatch.setattr(module.Connection, "_open", open_)
+    hurried.setattr(module.Connection, "_open", open_)
     with client_of(program("silence", 1)) as client:
         threads = [threading.Thread(target=client.call, args=("hostile__echo", {})) for _ in range(20)]
         for thread in threads:
@@ -184,9 +189,7 @@ def test_calls_to_a_silent_server_share_one_attempt(monkeypatch: pytest.MonkeyPa
         assert opened.count("hostile") <= 2
 
 
-def test_nobody_waits_for_a_server_that_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LATE_SECONDS", 1.0)
-    monkeypatch.setattr(transports, "LEAVE_SECONDS", 0.2)
+def test_nobody_waits_for_a_server_that_has_failed(hurried: pytest.MonkeyPatch) -> None:
     with client_of(program("silence", 1)) as client:
         client.tools()
         assert [each.failure is None for each in client.servers()] == [False, True]
@@ -195,7 +198,7 @@ def test_nobody_waits_for_a_server_that_has_failed(monkeypatch: pytest.MonkeyPat
         for _ in range(3):
             client.tools()
         assert client.servers()[0].failure != "it has not listed its tools yet"  # not tried again so soon
-        monkeypatch.setattr(module, "RETRY_SECONDS", 0.0)
+        hurried.setattr(module, "RETRY_SECONDS", 0.0)
         began = time.monotonic()
         for _ in range(3):
             assert [tool.server for tool in client.tools()] == ["good"]

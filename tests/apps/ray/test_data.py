@@ -38,11 +38,6 @@ SCHEMA = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", ends=False)
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _cluster() -> Iterator[None]:
     with cluster():

@@ -40,11 +40,6 @@ LONG = 3000
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny.gguf", ends=False)
-
-
-@pytest.fixture(scope="module")
 def port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
