@@ -236,7 +236,7 @@ def test_scored_prompts_go_on_as_others_do(client: Client) -> None:
             "n_predict: expected the value of max_tokens",
         ),
         ({"n": 0}, "n", "n: expected greater than or equal to 1, got 0"),
-        ({"n": 2.0}, "n", "n: expected a valid integer, got 2.0"),
+        ({"n": 2.5}, "n", "n: expected a valid integer, got 2.5"),
         ({"n": True}, "n", "n: expected a valid integer, got True"),
         ({"n": 3, "best_of": 2}, "best_of", "best_of: expected at least n, 3, got 2"),
         ({"best_of": 2, "stream": True}, "best_of", "best_of: expected n, 1, for a stream, got 2"),
