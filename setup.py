@@ -74,7 +74,7 @@ UNIX_EXTRA = {
 UNIX_ONCE = ["-O1"]
 FAST_ONCE = {"pack", "polyphase"}
 ALWAYS_INLINE = {"linear", "attention", "quantize", "vector", "routing", "recurrent", "delta", "pack"}
-# But not these: large functions that raise errors, or run once for a block of keys. Each has one copy.
+# Excluded: large functions that raise errors, or run once for a block of keys. Each has one copy.
 NEVER_INLINE = {
     "arrays": ["refuse_data", "refuse_dimensions", "refuse_overlap", "refuse_shape", "refuse_threads"],
     "attention.bf16pairs": ["pairs_of_row"],

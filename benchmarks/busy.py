@@ -90,7 +90,7 @@ def speeds(runner: Runner, prompt: int, new: int, seconds: float) -> dict[str, f
 
 @contextmanager
 def spinning(count: int, *, pin: bool) -> Iterator[list[int]]:
-    """So many processes, by id, that do nothing but run, each on its own core if ``pin``."""
+    """The ids of ``count`` processes that do nothing but run, each on its own core if ``pin``."""
     processes = []
     try:
         for i in range(count):

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 def quality(engine: InferenceEngine, kind: dict[str, Any], **options: Any) -> tuple[float, float]:
     """The share of right answers to the cases of a kind, and their mean log loss in nats."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the labels' small share
+        warnings.simplefilter("ignore")  # the labels have a small share of the probability
         asked = [(state, [kind["question"]]) for state, _ in kind["cases"]]
         answers = [decision[0] for decision in engine.decide_batch(asked, **options)]
     n_right, loss = 0, 0.0

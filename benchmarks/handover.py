@@ -24,7 +24,7 @@ PROMPT = "Once upon a time"
 TOKEN = (Metric("token", "us", False), Metric("thread over by hand", "us a token", False))
 TURN = (Metric("worst wait", "ms", False), Metric("worst wait / step", "", False))
 N_THREADS = 20
-JOBS = 10  # of each thread
+JOBS = 10  # jobs of each thread
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

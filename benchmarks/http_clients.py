@@ -117,7 +117,7 @@ class Stream:
         return bool(data)
 
     def result(self, start: float, is_whole: bool) -> Read:
-        """Of what came since the start. Raises ValueError for an end without a number of tokens."""
+        """The tokens and the times of an answer. Raises ValueError for an end without a number of tokens."""
         self.socket.close()
         counts = COUNT.findall(self.tail)
         if is_whole and not counts:

@@ -219,7 +219,7 @@ def attention(shape: Shape) -> Named:
 
 
 def attention_biases(shape: Shape) -> Named:
-    """Of queries, keys and values."""
+    """The biases of queries, keys and values."""
     yield "attn_q.bias", (shape.n_q,)
     yield "attn_k.bias", (shape.n_kv,)
     yield "attn_v.bias", (shape.n_kv,)

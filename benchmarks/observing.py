@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def generate(engine: InferenceEngine, n_streams: int, n_tokens: int) -> None:
-    """So many greedy streams of so many tokens."""
+    """Generates ``n_streams`` greedy texts of ``n_tokens`` tokens."""
     greedy = SamplerConfig(temperature=0, top_k=0, top_p=1, min_p=0, ignore_eos=True)
     prompts = [f"{PROMPT} {n}" for n in range(n_streams)]
     engine.generate_batch(prompts, sampler=greedy, max_tokens=n_tokens)

@@ -199,7 +199,7 @@ def waits(whole: Run, args: argparse.Namespace, n_vocab: int) -> list[Row]:
     return rows(f"{whole.model}, {STREAMS} streams beside {args.mixed_prompt}", samples, MIXED)
 
 
-MIXED_PROMPTS = 2  # one after another
+MIXED_PROMPTS = 2  # prompts that follow one another
 
 
 def charts(samples: Mapping[str, Mapping[str, Sequence[float]]]) -> list[plot.Chart]:

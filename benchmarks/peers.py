@@ -277,7 +277,7 @@ class OpenVino(PromptRunner):
         n = new[0]
         if len({*map(len, prompts)}) > 1 or len({*new}) > 1:
             raise ConfigError("openvino: expected prompts of one length and as many new tokens, not --mixed")
-        ids = np.array(prompts, np.int64)  # of one length
+        ids = np.array(prompts, np.int64)  # all prompts have one length
         given = self._module.TokenizedInputs(openvino.Tensor(ids), openvino.Tensor(np.ones_like(ids)))
         begun = self._clock()
         found = self._pipeline.generate(given, self._greedy(n))

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 from oxillama.apps.bench.report import Summary
 from oxillama.errors import ConfigError
 
-WIDTH, HEIGHT = 460, 320  # of a chart, in pixels
+WIDTH, HEIGHT = 460, 320  # size of a chart in pixels
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 46, 46  # its margins
 MOST_SIZES = 12  # that are named on an axis; more would cover each other
 COLOURS = ("#0b62a4", "#d9822b", "#2e8b57", "#8e44ad", "#b03a2e", "#5d6d7e")

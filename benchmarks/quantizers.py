@@ -174,7 +174,7 @@ def per_weight(make: Callable[[], object], n_weights: int) -> dict[str, float]:
 
 
 def perplexity(path: Path, threads: int) -> float:
-    """Of the held-out stories, as `demo.PERPLEXITY` describes."""
+    """The perplexity of the held-out stories, as `demo.PERPLEXITY` describes."""
     recorded = json.loads(demo.PERPLEXITY.read_text())
     engine = InferenceEngine.from_gguf(path, num_threads=threads)
     losses: list[float] = []

@@ -91,7 +91,7 @@ def check_models(models: Sequence[Path]) -> None:
 
 
 def version_of(engine: str) -> str:
-    """Of an engine that runs models, or else of the package so called."""
+    """The version of an engine that runs models, or else of the package with this name."""
     return ENGINES[engine](Path(), 1, 1).version() if engine in ENGINES else version(engine)
 
 

@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     engines = ["oxillama", *([args.peer] if args.peer else [])]
     whole = runs.Run(args, "vocab", "logits", "sequences", "threads", engines=engines)
     results = [row for name in args.case or CASES for row in measure(whole, name, args)]
-    results.sort(key=lambda row: len(row.samples), reverse=True)  # those without a peer last
+    results.sort(key=lambda row: len(row.samples), reverse=True)  # rows without a peer come last
     return whole.finish([*results, *batch(whole, args)])
 
 

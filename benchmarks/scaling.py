@@ -236,7 +236,7 @@ def region_costs(threads: int, rounds: int, n: int = 500) -> tuple[float, float]
 def measure(
     args: argparse.Namespace, counts: Sequence[int]
 ) -> tuple[dict[int, tuple[Pass, Pass]], list[Rates]]:
-    """Of each number of threads medians of a decode step and of a prefill, and the machine's rates.
+    """The medians of a decode step and of a prefill for each number of threads, and the machine's rates.
 
     The numbers take turns in one engine, so a machine that is slow for some seconds is so for all of them.
     """

@@ -34,7 +34,7 @@ from oxillama.errors import ConfigError
 
 PROMPT = "Once upon a time"
 PATH = "/v1/completions"
-ATTEMPTS = 50  # to leave before a prompt is over
+ATTEMPTS = 50  # attempts to disconnect before the end of a prompt
 CHUNK = 64  # so that a prompt takes several steps
 GREEDY: dict[str, Any] = {"temperature": 0, "ignore_eos": True}
 THREAD = (Metric("1 clients, the server's thread", "us a token", False),)

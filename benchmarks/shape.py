@@ -40,7 +40,7 @@ class Delta:
 
     @property
     def channels(self) -> int:
-        """Of q, k and v."""
+        """The channels of q, k and v together."""
         return (2 * self.keys + self.heads) * self.dim
 
 
@@ -81,7 +81,7 @@ class Shape:
     latent: Latent | None = None
     delta: Delta | None = None
     windows: Windows | None = None
-    layer_width: int = 0  # of the embedding that each layer has of its own
+    layer_width: int = 0  # width of the embedding of each layer
     controls: tuple[str, ...] = ()  # names of control tokens
     n_state: int = 0  # of a Mamba model, of n_head heads (of Mamba: ranks of dt) and twice n_embd wide within
     keys: Mapping[str, Any] = field(

@@ -97,7 +97,7 @@ BASE_FORMATS = {"Q4_K_M": "Q4_K", "Q5_K_M": "Q5_K", "MXFP4_MOE": "Q8_0"} | {
 
 FALLBACKS = {"Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0", "Q8_K": "Q8_0"}
 FALLBACKS |= dict.fromkeys(("TQ1_0", "TQ2_0", "Q2_0", "Q2_0_G128", "NVFP4"), "Q4_0")
-FALLBACKS["Q1_0"] = "Q4_0"  # for which llama.cpp has none
+FALLBACKS["Q1_0"] = "Q4_0"  # llama.cpp has no fallback for Q1_0
 FALLBACKS |= {name: "IQ4_NL" for name in RANDOM_FORMATS if name.startswith("IQ")}
 """What stands in, with blocks of 32, for a format whose blocks of 256 do not divide a row."""
 
@@ -263,7 +263,7 @@ def metadata(shape: Shape) -> dict[str, Any]:
         found |= {
             "attention.kv_lora_rank": latent.rank,
             "rope.dimension_count": latent.rotated,
-            "attention.key_length": latent.rank + latent.rotated,  # of what the cache holds
+            "attention.key_length": latent.rank + latent.rotated,  # length of the cached vectors
             "attention.value_length": latent.rank,
             "attention.key_length_mla": latent.plain + latent.rotated,
             "attention.value_length_mla": latent.value,

@@ -79,7 +79,7 @@ class Bench:
 
     @property
     def engine(self) -> InferenceEngine:
-        """Of the model; warm."""
+        """The engine of the model, warmed up."""
         if self._engine is None:
             self._engine = make_engine(self.args.model, self.args.threads, CONTEXT)
         return self._engine

@@ -182,7 +182,7 @@ def test_every_block_has_a_language() -> None:
 
 @pytest.mark.parametrize("name", [name for name in BY_NAME if "/from-" in name])
 def test_calls_of_the_tables_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the second column: expressions are evaluated, command lines parsed."""
+    """Runs the second column: expressions are evaluated, command lines are parsed."""
     monkeypatch.chdir(folder)
     table = re.findall(r"^\| .+? \| (.+?) \|$", BY_NAME[name].read_text(encoding="utf-8"), re.MULTILINE)
     codes = [code.replace(r"\|", "|") for cell in table for code in re.findall(r"`([^`]+)`", cell)]

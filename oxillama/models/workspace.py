@@ -82,7 +82,7 @@ class Batch:
         return starts
 
 
-STREAMS = -1  # in the place of a layer: the streams of hidden states behind all layers
+STREAMS = -1  # used as a layer index: the streams of hidden states after all layers
 
 
 def tap_of(layer: int) -> str:

@@ -336,7 +336,7 @@ class Session(NotCopied, Captured):
 
             def begin() -> None:
                 model.loop.check_room(request.tenant)
-                # not the last token, which is run again for its logits
+                # the last token is run again for its logits
                 fork.take_fork(sequence, min(sequence.cached_len, len(fork.tokens) - 1))
                 model.loop.add(request)
 

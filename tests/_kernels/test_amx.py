@@ -62,7 +62,7 @@ def compiled(folder: Path, target: str, *flags: str) -> Path:
 
 
 def check_products(library: Path) -> None:
-    """That the sums are those of NumPy, which has no bytes of both kinds in one product."""
+    """Asserts that the sums equal NumPy's, which cannot multiply signed by unsigned bytes directly."""
     function = ctypes.CDLL(str(library)).products
     rng = np.random.default_rng(1)
     steps = 3

@@ -174,7 +174,7 @@ def test_stored_values_are_rounded_to_nearest_even(kv_type: str) -> None:
     raw = pages[0].view({"f32": "<f4", "f16": "<f2", "bf16": "<u2"}[kv_type])
     stored = (raw.astype(np.uint32) << 16).view(np.float32) if kv_type == "bf16" else raw
     stored = stored.astype(np.float64)
-    if kv_type == "bf16":  # in pairs of positions, and of dimensions
+    if kv_type == "bf16":  # pairs of positions, and pairs of dimensions
         keys, values = (np.where(np.abs(x) < 2.0**-56, 0, x) for x in (keys, values))
         assert np.array_equal(stored[1024:].reshape(32, 16, 2).swapaxes(1, 2).reshape(64, 16), values)
         assert np.array_equal(stored[:1024].reshape(4, 8, 16, 2).swapaxes(1, 2).reshape(64, 16), keys)

@@ -28,7 +28,7 @@ from tests.support.spread import leading
 
 @pytest.mark.parametrize("target", leading(PRESENT, 1))  # all are compiled from the same checks
 def test_wrong_arguments_of_every_kernel_are_refused(target: str) -> None:
-    """In a process of its own, which a crash may end."""
+    """The calls run in a process of their own, because a crash would end the process."""
     command = [sys.executable, "-X", "faulthandler", "-m", "tests.support.kernel_calls", target]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.stdout == "\n", f"taken, though wrong:\n{done.stdout}"

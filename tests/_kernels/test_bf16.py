@@ -67,7 +67,7 @@ def test_numbers_of_like_size_give_the_same_bits(low: int) -> None:
 
 @on_targets
 def test_two_columns_are_the_odd_product_and_then_the_even_one(target: str) -> None:
-    """By exact rational arithmetic, each rounded once."""
+    """Exact rational arithmetic gives the expected sums; each product is rounded once."""
     rng = np.random.default_rng(3)
     bits = (rng.integers(0, 1 << 16, (64, 2)) & 0x83FF | 0x3C00).astype("<u2")
     w = (bits.astype(np.uint32) << 16).view(np.float32)

@@ -42,7 +42,7 @@ def check(
     bias: np.ndarray | None = None,
     onto: np.ndarray | None = None,
 ) -> None:
-    """That the product has the bits of the reference."""
+    """Asserts that the product has the bits of the reference."""
     wanted = product(name, rows, x)
     wanted = wanted if bias is None else wanted + bias
     assert same_bits(np.ascontiguousarray(out), wanted if onto is None else onto + wanted)
@@ -60,7 +60,7 @@ def test_products_are_near_those_of_unquantized_activations(name: str) -> None:
     weights = rows.view("<f4") if name in COMPUTE else dequantized(name, rows)
     out = apply(linear(PRESENT[0], [(name, rows)], 1024), x)
     step = np.abs(x).max(axis=1, keepdims=True) / 127
-    deviation = step / np.sqrt(12) * np.sqrt((weights**2).sum(axis=1))  # of the sum of evenly spread errors
+    deviation = step / np.sqrt(12) * np.sqrt((weights**2).sum(axis=1))  # of a sum of uniform errors
     assert (np.abs(out - x.astype(np.float64) @ weights.T) < 5 * deviation).all()
 
 
@@ -340,7 +340,7 @@ def test_rows_that_packing_rounds_are_exact(target: str, rows: int, cols: int, n
 
 
 def test_a_large_value_makes_its_own_span_coarse_alone() -> None:
-    """On both sides: 128 columns have a scale."""
+    """A large weight and a large activation: each 128 columns of both have a scale."""
     w, x = normal(16, 320, seed=1), normal(8, 320, seed=2)
     w[:, 5] = x[:, 200] = 1000
     exact = x.astype(np.float64) @ w.T

@@ -32,7 +32,7 @@ by_name = pytest.mark.parametrize("fmt", RUNNABLE, ids=lambda fmt: fmt.name)
 
 # f16 bits
 ZEROS, DENORMALS, NORMALS = (0x0000, 0x8000), (0x0001, 0x83FF), (0x0400, 0x3C00, 0xBC01, 0x7BFF)
-INFINITIES, NANS = (0x7C00, 0xFC00), (0x7E00, 0x7C01, 0xFFFF)  # one is signalling
+INFINITIES, NANS = (0x7C00, 0xFC00), (0x7E00, 0x7C01, 0xFFFF)  # one NaN is signalling
 SCALES = ZEROS + DENORMALS + NORMALS + INFINITIES + NANS
 
 
@@ -127,7 +127,7 @@ def test_packed_bytes_are_a_function_of_the_file(fmt: Format) -> None:
 
 @pytest.mark.parametrize("fmt", ROUNDED.values(), ids=lambda fmt: fmt.name)
 def test_rows_that_packing_rounds_have_their_codes_and_sums_in_the_panel(fmt: Format) -> None:
-    """Of each span scales, sums of codes, then codes, four columns of 16 rows at a time; no rows: zeros."""
+    """A span has scales, sums of codes, then codes, four columns of 16 rows at a time; missing rows are 0."""
     rows, cols = 5, 160
     w = np.random.default_rng(6).standard_normal((rows, cols)).astype("<f4")
     w[1] = 0
@@ -156,7 +156,7 @@ def test_no_file_holds_rows_that_packing_rounds() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="there Python reads the file")
 @by_name
 def test_packing_from_a_file_is_packing(fmt: Format, tmp_path: Path) -> None:
-    """Of any number of rows and threads, in one read a thread or several; a short file is told."""
+    """The rows, the threads and the reads of each thread vary; a short file is an error."""
     path, rng = tmp_path / "blocks", np.random.default_rng(5)
     for rows, blocks in ((1, 1), (37, 3), (16 * 9, 40), (16, 600)):
         cols = blocks * (fmt.block_len if fmt.block_len > 1 else 32)

@@ -66,7 +66,7 @@ def test_bits_are_those_of_gguf_for_any_block(values: list[float]) -> None:
 @pytest.mark.parametrize("name", WRITABLE)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_bits_depend_on_neither_target_nor_threads(name: str, weighted: bool) -> None:
-    x = normal(9, 768, seed=1)  # one and a half times what the K-quants take at once
+    x = normal(9, 768, seed=1)  # 1.5 times the block of a K-quant
     by = importance()[:768].copy() if weighted else None
     expected = quantize(name, x, by)
     for target in PRESENT:
@@ -101,7 +101,7 @@ MOST_ERROR = {
 @pytest.mark.parametrize("name", MOST_ERROR)
 @pytest.mark.parametrize("weighted", [False, True])
 def test_errors_are_small(name: str, weighted: bool) -> None:
-    """By a decoder that shares nothing with the kernels: every field of a block is where it belongs."""
+    """A decoder that shares no code with the kernels finds every field of a block in its place."""
     x, by = normal(4, 1024, seed=7, std=0.02), importance() if weighted else None
     error = dequantized(name, quantize(name, x, by)) - x
     found = np.sqrt((error**2 * (1 if by is None else by)).sum() / (x.astype(float) ** 2).sum())
@@ -113,7 +113,7 @@ def test_products_with_quantized_rows_are_unbiased(name: str) -> None:
     """Least squares alone would leave them up to a quarter too small."""
     x = normal(64, 1024, seed=11, std=0.02)
     found = dequantized(name, quantize(name, x))
-    share = 10 if name in ("IQ1_S", "IQ2_XXS") else 2  # of the mean square, in the weights of the search
+    share = 10 if name in ("IQ1_S", "IQ2_XXS") else 2  # of the weighted mean square
     weights = np.sqrt(share * np.repeat((x.reshape(64, 4, 256) ** 2).mean(2), 256, axis=1) + x**2)
     assert abs((weights * x * found).sum() / (weights * x.astype(float) ** 2).sum() - 1) < 0.002
 
@@ -174,7 +174,7 @@ def test_blocks_of_nvfp4_are_those_of_ggml(scale: float) -> None:
     d = dequantized("NVFP4", ones).reshape(-1, 16).astype(np.float32)  # code 1 is half of the scale
     table = np.array([0, 1, 2, 3, 4, 6, 8, 12], np.float32)
     table = np.concatenate([table, -table])
-    codes = np.abs(table[:, None, None] * d - subs).argmin(axis=0).astype(np.uint8)  # of equal ones the first
+    codes = np.abs(table[:, None, None] * d - subs).argmin(axis=0).astype(np.uint8)  # ties: the first
     nibbles = codes[:, :8] | codes[:, 8:] << 4
     expected = np.hstack([scales.reshape(-1, 4), nibbles.reshape(-1, 32)]).reshape(len(x), -1)
     assert (quantize("NVFP4", x) == expected).all()

@@ -132,7 +132,7 @@ def test_a_state_does_not_grow_with_its_tokens() -> None:
     running = Running(MODELS["rwkv6"].file())
     assert [group.sizes for group in running.model.page_groups] == [(1, 1, 1, 1)]
     (group,) = Running(MODELS["jamba"].file()).model.page_groups
-    assert len(group.layers) == 1  # one of two attends
+    assert len(group.layers) == 1  # one of the two layers attends
 
 
 def test_the_engine_rewinds() -> None:

@@ -76,7 +76,7 @@ def test_the_first_page_lists_every_extra_of_users() -> None:
 
 @needs_checkout
 def test_pages_install_this_distribution() -> None:
-    stranger = "`pip install oxillama` is another author's"  # of whose package the first page warns
+    stranger = "`pip install oxillama` is another author's"  # the first page warns of that package
     assert f"`{DISTRIBUTION}`" in README.read_text(encoding="utf-8")
     pages = [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     for page in pages:

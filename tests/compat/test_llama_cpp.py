@@ -62,7 +62,7 @@ def test_embeddings_are_as_recorded(pooling: int) -> None:
 
 @pytest.mark.parametrize("name", RECORDED["signatures"])
 def test_a_method_takes_the_recorded_arguments(name: str) -> None:
-    """By name, order, kind and default: an argument of ours more is none of theirs."""
+    """Names, order, kinds and defaults are as recorded; no argument is added."""
     assert calls.signature(getattr(Llama, name)) == RECORDED["signatures"][name]
 
 
@@ -120,7 +120,7 @@ def test_processors_see_tokens_and_logits_of_the_whole_vocabulary(llm: Llama) ->
 
 
 def test_processors_and_biases_apply_together(llm: Llama) -> None:
-    """In llama-cpp-python, neither would."""
+    """llama-cpp-python applies neither of them."""
 
     def ban(tokens: Any, scores: Any) -> Any:
         scores[333] = -np.inf

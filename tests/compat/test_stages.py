@@ -86,7 +86,7 @@ def test_the_distribution_is_that_of_the_stage(
 def test_the_tokens_are_those_of_the_stage(
     stage: Callable[..., Any], name: str, options: dict[str, Any]
 ) -> None:
-    """Not for XTC: the sampler draws a number for the option, the stage has numbers of its own."""
+    """XTC is left out: the sampler draws a number for the option, and the stage has numbers of its own."""
     order = ("top_k", "temperature")
     ours = (name, *order) if name != "bias" else order
     fields = {**OFF, "top_k": 40, "temperature": 0.9, "seed": 5}

@@ -57,7 +57,7 @@ def test_many_requests_share_batches_and_each_gets_its_own_text(engine: Inferenc
         assert await asyncio.gather(*tasks) == expected
 
     in_asyncio(engine, main)
-    assert engine.metrics_snapshot().steps - before < 100  # and not 12 times 30
+    assert engine.metrics_snapshot().steps - before < 100  # fewer than 12 times 30
 
 
 def test_streams_yield_pieces_as_they_come(engine: InferenceEngine) -> None:
@@ -112,7 +112,7 @@ def test_a_slow_reader_pauses_its_own_stream_alone(engine: InferenceEngine) -> N
     async def main(many: AsyncEngine) -> None:
         slow = many.stream(PROMPTS[0], sampler=GREEDY, max_tokens=60, window=3)
         await many.generate(PROMPTS[1], sampler=GREEDY, max_tokens=100)
-        assert len(slow.tokens) == 0  # it says what was read
+        assert len(slow.tokens) == 0  # only tokens that were read count
         assert slow._request.n_generated < 12  # three pieces, and tokens that show nothing yet
         assert (await slow).text == expected
         assert slow.finish_reason == "length"

@@ -51,7 +51,7 @@ def test_a_prompt_ends_in_the_middle_of_its_chunk(how: str, monkeypatch: pytest.
     assert list(stream) == []
     assert stream.finish_reason == ("cancelled" if how == "cancel" else "timeout")
     until(lambda: not engine.model.scheduler.running)
-    assert gate.n_run == 2  # of all layers of the one chunk
+    assert gate.n_run == 2  # layers of one chunk
     assert engine.generate("Mia", sampler=GREEDY, max_tokens=10) == expected
     assert engine.generate(LONG, sampler=GREEDY, max_tokens=5)
     engine.model.check_integrity()

@@ -143,7 +143,7 @@ def test_a_matrix_is_packed_the_same_in_any_pieces(path: Path, monkeypatch: pyte
         return found
 
     expected = packed()
-    monkeypatch.setattr(packer.pack, "pack_file", lambda *args: False)  # as where it cannot read
+    monkeypatch.setattr(packer.pack, "pack_file", lambda *args: False)  # as if the file could not be read
     assert packed() == expected
     monkeypatch.setattr(packer, "READ_BYTES", 1)
     assert packed() == expected

@@ -111,7 +111,7 @@ def test_the_interpreter_ends(state: str) -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="there is no such signal here")
 def test_ctrl_c_while_a_model_is_loaded() -> None:
-    """At whatever moment it comes, the next load succeeds and no thread is left."""
+    """The next load succeeds, and no thread is left, whenever the interrupt comes."""
     program = f"""
 import faulthandler, gc, signal, threading, random, time
 from oxillama import demo

@@ -24,7 +24,7 @@ PROMPTS = ["Once upon a time", "The old toad", "In the garden"]
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there is no timer that interrupts here")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a finalizer, it is lost
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # lost in a finalizer
 def test_random_interrupts_leave_the_engine_as_it_was() -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
     expected = engine.generate_batch(PROMPTS, sampler=GREEDY, max_tokens=12)

@@ -41,7 +41,7 @@ def budgets(path: Path) -> list[int]:
 
 
 def texts(engine: InferenceEngine) -> Any:
-    """Of requests of many kinds: alone, together, constrained, drafted, as vectors."""
+    """The answers to requests of many kinds: alone, together, constrained, drafted, embeddings."""
     return (
         engine.generate("once upon a time", max_tokens=12, temperature=0, ignore_eos=True),
         engine.generate_batch(["one", "two three", "four"], max_tokens=8, seed=3, ignore_eos=True),

@@ -33,7 +33,7 @@ def threads() -> int:
 
 
 def threads_left() -> int:
-    """Those left after garbage was collected, of which a busy thread may hold some until it is idle."""
+    """The threads after a garbage collection; a busy thread may keep others alive until it is idle."""
     gc.collect()
     return threads()
 

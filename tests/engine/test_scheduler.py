@@ -385,7 +385,7 @@ def test_a_preempted_request_is_counted_once_and_its_work_is_kept() -> None:
     assert (serving.prefix.hits, serving.prefix.misses) == (0, 2)
     assert serving.prefix.looked_up_tokens == 80
     assert low.n_cached == 0
-    assert sum(batch.n_prefill for batch in seen) <= 40 + 2  # of the high one, and the last ones again
+    assert sum(batch.n_prefill for batch in seen) <= 40 + 2  # the urgent prompt, the last tokens twice
     check_as_alone(serving, low)
 
 
@@ -450,7 +450,7 @@ def test_cancelling_frees_everything_at_once(steps: int) -> None:
 
 
 def test_nothing_is_shown_behind_a_stop_string(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even what the decoder still holds, half a character say."""
+    """The rest in the decoder, for example half a character, is not shown either."""
     serving = Serving()
     whole = serving.submit(prompt(10), max_tokens=6)
     serving.run(whole)
@@ -549,7 +549,7 @@ def test_the_queue_has_an_end() -> None:
     serving.step()
     serving.loop.check_room("")
     with pytest.raises(QueueFull):
-        serving.loop.check_room("", coming=[serving.request(prompt(5))])  # one is on its way
+        serving.loop.check_room("", coming=[serving.request(prompt(5))])  # one request is on its way
 
 
 def test_no_tenant_takes_anothers_place_in_the_queue() -> None:

@@ -145,7 +145,7 @@ def test_reasoning(engine: InferenceEngine) -> None:
 
 
 def test_special_tokens_of_the_format(engine: InferenceEngine) -> None:
-    """They open and close calls, and are no part of the text that is shown."""
+    """The special tokens open and close calls, and the shown text does not contain them."""
     form = ToolCallGrammar.Custom("<|im_start|>call", "<|begin|>")
     found = engine.stream("a", tools=[ROOM], tool_choice="required", message_format=form, seed=2).result()
     assert found.tool_calls and found.text == "" and not found.failed_calls

@@ -29,7 +29,7 @@ from typing import Any
 from oxillama.errors import OxiLlamaError
 from tests.fuzz.mutate import SkipInput, minimized
 
-SECONDS = 10.0  # of CPU time
+SECONDS = 10.0  # seconds of CPU time
 WALL = 30.0  # seconds after which an input hangs, on a machine that others use too
 MEMORY = 3 << 30
 GROWTH = 1 << 30  # bytes that one input may make the process grow by
@@ -135,7 +135,7 @@ def limit_memory() -> None:
         import resource
 
         pages = int(Path("/proc/self/statm").read_text().split()[5])
-        limit = pages * resource.getpagesize() + MEMORY  # of data: threads reserve address space in plenty
+        limit = pages * resource.getpagesize() + MEMORY  # of data, not of address space
         resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 

@@ -45,7 +45,7 @@ def worker() -> Iterator[Worker]:
 def test_hostile_inputs(name: str, share: int, worker: Worker) -> None:
     n_corpus = worker.ask(name, None)
     start = max(0, n_corpus - MOST_SEEDS) if share > 1 else 0
-    n_runs = n_corpus - start + TARGETS[name].per_run // share  # those of the corpus, and others
+    n_runs = n_corpus - start + TARGETS[name].per_run // share  # the corpus and new inputs
     report = fuzz(worker, TARGETS[name], runs=n_runs, seed=SEED, start=start)
     for finding in report.findings.values():
         pytest.fail(f"{finding.kind}\n{finding.value!r:.2000}\n{finding.details}")

@@ -64,7 +64,7 @@ def test_an_unknown_tensor_is_an_error() -> None:
 
 @pytest.fixture
 def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of every read of a file."""
+    """The number of bytes of each read of a file."""
     found: list[int] = []
     read_at = extent._read_at
 

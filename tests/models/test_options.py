@@ -124,7 +124,7 @@ def facts(model: Model) -> tuple[Any, ...]:
 
 
 def test_queries_of_llama_4_are_scaled_by_whole_chunks() -> None:
-    """By 1 + 0.1 ln(floor((position + 1) / 8192) + 1): from the last position of a chunk on."""
+    """The factor is 1 + 0.1 ln(floor((position + 1) / 8192) + 1), which grows at the end of a chunk."""
     positions = np.array([0, 8190, 8191, 16382, 16383], np.int32)
     found = load_model(MODELS["llama4"].file())._temperatures(positions)
     assert found is not None
@@ -214,7 +214,7 @@ def test_products_are_multiplied_with_the_scale_of_a_whole_tensor(tensor: str) -
     model, name = MODELS["qwen3moe"], f"blk.1.{tensor}"
     weights = model.tensors()[f"{name}.weight"]
     scale = np.exp2(-1 - np.arange(len(weights) if tensor.endswith("_exps") else 1)).astype(np.float32)
-    inputs = {f"{name}.input_scale": np.full(len(scale), 3, np.float32)}  # for activations of 4 bits
+    inputs = {f"{name}.input_scale": np.full(len(scale), 3, np.float32)}  # scales for activations of 4 bits
     expected = run(model.file(**{f"{name}.weight": weights * scale.reshape(-1, *[1] * (weights.ndim - 1))}))
     data = model.file(**{f"{name}.scale": scale}, **inputs)
     used = Weights(ModelFile.open(data), load(PRESENT[0]), 1)
@@ -253,7 +253,7 @@ def test_a_bias_for_experts_chosen_by_their_logits_is_refused() -> None:
 
 @pytest.mark.parametrize("name", few(name for name in MODELS if name not in (*ENCODERS, *SELECTING)))
 def test_any_architecture_may_see_both_ways(name: str) -> None:
-    """Then it has states and no logits; a recurrent layer sees back as ever, a centred convolution ahead."""
+    """Such a model has states and no logits; recurrent layers see back, centred convolutions ahead."""
     model = MODELS[name]
     key = "attention.sliding_window"
     window = {key: 99} if key in FAMILIES[model.architecture].options else {}

@@ -85,7 +85,7 @@ def test_info_says_what_loading_says(what: str, tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.parametrize("name", [*sorted(MODELS), *sorted(VARIANTS)])
 def test_nothing_of_a_sound_file_stands_against_it(name: str) -> None:
-    """Of every architecture, in blocks and not; what is told fits the file's own numbers."""
+    """Files of every architecture and variant; the described facts equal the facts of the file."""
     model = (MODELS | VARIANTS)[name]
     facts = describe(ModelFile.open(model.file()))
     assert [reason for reason in facts["missing"] if "tokenizer" not in reason] == []

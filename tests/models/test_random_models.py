@@ -124,7 +124,7 @@ def test_shapes_have_the_parameters_of_their_names(shape: str, low: float, high:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_file_of_every_shape_loads_and_its_logits_are_of_size_one(name: str, tmp_path: Path) -> None:
-    """A few layers of it, which hold whatever a family has, and eight experts of many."""
+    """The model with a few layers of every kind, and with 8 experts."""
     shape = SHAPES[name]
     n_layer = 3 if shape.family == "lfm2moe" else 2  # the third is the first that attends
     if shape.windows is not None:
@@ -167,7 +167,7 @@ def test_a_seed_decides_every_byte(tmp_path: Path) -> None:
         write_model(path, TINY, "Q4_K_M", seed=seed)
         contents.append(path.read_bytes())
     assert contents[0] == contents[1]
-    n_end = 10_000  # of the last tensor; the file's name for itself also tells the seed
+    n_end = 10_000  # bytes of the last tensor; the metadata's name also has the seed
     assert contents[0][-n_end:] != contents[2][-n_end:]
 
 

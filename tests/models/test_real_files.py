@@ -57,7 +57,7 @@ def k_m(name: str, cols: int) -> str:
 
 
 def k_s(name: str, cols: int) -> str:
-    """Other formats: Q5_K and Q3_K, the table in Q6_K, the output in BF16, small matrices in F16."""
+    """Q5_K and Q3_K; the table of embeddings is Q6_K, the output BF16, small matrices F16."""
     if small(name) or (name.startswith("blk.") and "_norm" in name):
         return "F16" if "conv" not in name and "time_mix" not in name else "F32"
     if name in ("token_embd.weight", "output.weight"):

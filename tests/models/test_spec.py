@@ -254,7 +254,7 @@ def test_a_missing_tensor_of_any_architecture_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", few(sorted(EVERY)))
 def test_every_tensor_is_used_and_checked(name: str) -> None:
-    """None is a surplus, and none may have another width."""
+    """No tensor of the file is unused, and a tensor of another width is an error."""
     model = EVERY[name]
     file = ModelFile.open(model.file())
     weights, spec = Weights(file, load(PRESENT[0]), 1), read_spec(file)

@@ -180,7 +180,7 @@ def test_threads_on_one_processor_are_moved_apart_behind_the_first_layer() -> No
 
 
 def test_the_time_of_threads_on_one_processor_is_not_compared() -> None:
-    """They come together in the middle: the layers behind are as fast as those before, so no trial begins."""
+    """The threads come together halfway: the later layers are as fast as before, so no trial begins."""
     shared = Shared()
     machine = Machine(2, shared.seconds, shared.spread)
     machine.run(SOONEST // 2)

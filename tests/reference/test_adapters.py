@@ -59,7 +59,7 @@ def test_every_family(name: str) -> None:
 @pytest.mark.parametrize("target", PRESENT)
 @pytest.mark.parametrize("compute", ["int8", "w8a8", "w8a8-128"])
 def test_every_target(target: str, compute: str) -> None:
-    """Of a quantized model whose embeddings are the output matrix, too."""
+    """The model is quantized, and its embeddings are the output matrix, too."""
     tiny = Tiny(n_embd=64, n_ff=64, formats=("Q8_0", "Q4_0"), tied=True)
     data, tokens = tiny.file(), tokens_of(12, tiny.n_vocab)
     model = Running(data).model
@@ -133,7 +133,7 @@ def test_every_change_is_found(receipt: Receipt) -> None:
 
 
 def test_an_activated_adapter(engine: InferenceEngine, tmp_path: Path) -> None:
-    """It applies from the last of its invocations in the prompt on."""
+    """An activated adapter applies from its last invocation in the prompt on."""
     with ModelFile.open(demo.STORY) as file:
         shape = file.tensors["blk.0.ffn_up.weight"].shape
         architecture = file.get("general.architecture", str)

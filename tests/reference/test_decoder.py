@@ -63,7 +63,7 @@ def test_keys_that_are_chosen_or_shared(name: str, kv_type: str) -> None:
 
 
 def test_keys_of_selectors_that_are_almost_zero() -> None:
-    """So that the epsilon of their norm decides which positions are chosen."""
+    """With such keys the epsilon of their norm decides which positions are chosen."""
     model = MODELS["deepseek32"]
     names = [name for name in model.tensors() if name.endswith("indexer.attn_k.weight")]
     data = model.file(**{name: model.tensors()[name] * np.float32(3e-4) for name in names})
@@ -82,7 +82,7 @@ def test_keys_of_selectors_that_are_almost_zero() -> None:
     ],
 )
 def test_scales_of_whole_matrices(name: str, tensor: str) -> None:
-    """With numbers for activations of 4 bits, which have no effect, and for some matrices with a bias."""
+    """Scales for activations of 4 bits have no effect; some of the matrices have a bias."""
     model, tokens = MODELS[name], tokens_of(16, VOCAB, seed=1)
     n = len(model.tensors()[f"blk.0.{tensor}.weight"]) if tensor.endswith("_exps") else 1
     scale = np.linspace(0.3, 0.7, n, dtype=np.float32)
@@ -118,7 +118,7 @@ GROWS: dict[str, Any] = {
 @pytest.mark.parametrize("kind", ["ntk", "dynamic"])
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_a_base_that_grows(name: str, kind: str) -> None:
-    """Of windowed layers it stays, where they have one of their own."""
+    """The base of windowed layers does not grow if these layers have their own base."""
     model, found = MODELS[name], []
     keys = {**model.keys, **GROWS, "rope.scaling.type": ("str", kind)}
     data, tokens = replace(model, keys=keys).file(), tokens_of(9, VOCAB, seed=2)

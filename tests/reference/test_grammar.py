@@ -144,7 +144,7 @@ def test_a_schema_is_verified_with_its_rules(engine: InferenceEngine) -> None:
 
 
 def test_a_token_outside_the_grammar_is_found(engine: InferenceEngine) -> None:
-    """In a text that was sampled without a grammar, whose logits are true."""
+    """The text was sampled without a grammar; its logits are true."""
     receipt, free = receipt_of(engine, grammar=RULES), receipt_of(engine)
     assert receipt.tokens != free.tokens
     forged = replace(free, sampler=receipt.sampler, grammar=receipt.grammar)

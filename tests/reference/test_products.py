@@ -81,7 +81,7 @@ def test_dequantized_products(compute: str) -> None:
 
 
 def test_exact_products_of_bf16() -> None:
-    """With ``compute="f32"`` a BF16 matrix is one of F32, and activations keep their bits."""
+    """``compute="f32"`` multiplies a BF16 matrix as F32, and activations keep their bits."""
     data, x = matrix("BF16", ROWS, COLS, seed=5), normal(2, COLS, seed=6)
     found = load_matrix(FORMATS["BF16"], data, ROWS, COLS, "f32")
     assert found.floats is not None

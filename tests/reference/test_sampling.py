@@ -65,7 +65,7 @@ def test_dry(name: str) -> None:
     """Histories of few tokens, which repeat themselves."""
     options = {"dry_multiplier": 0.8, "dry_sequence_breakers": ()} | DRY[name]
     config, rng = SamplerConfig(**options, seed=5), np.random.default_rng(3)
-    for i in range(30):  # of each combination of the choices below
+    for i in range(30):  # draws from the choices below
         ours, theirs = ReferenceSampler(config, frozenset()), Sampler(config)
         history = rng.integers(2, 7 if i % 2 else 4, int(rng.integers(0, 40))).tolist()
         if i % 3 == 0:

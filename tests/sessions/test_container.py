@@ -29,7 +29,7 @@ def container(compress: bool, **facts: Any) -> bytes:
 
 @functools.cache
 def snapshot() -> bytes:
-    """Of a small generation, with every section."""
+    """The snapshot of a short generation, with every section."""
     engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
     going = engine.stream(
         "Once", seed=1, max_tokens=30, window=1, regex="[a-z ]+é", top_logprobs=1, timeout=1e5
@@ -65,7 +65,7 @@ def test_the_header_is_read_alone(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(container(False))
     assert read_header(path) == Container.parse(path.read_bytes()).header
-    with open(path, "r+b") as file:  # of what follows only the size is looked at
+    with open(path, "r+b") as file:  # the rest of the file is checked by size only
         file.seek(-3, os.SEEK_END)
         file.write(b"xxx")
     assert read_header(path)["kind"] == "x"
@@ -170,7 +170,7 @@ def test_other_versions_are_refused() -> None:
 
 
 def test_no_fault_reaches_an_engine() -> None:
-    """At each boundary cut, and of each part a byte flipped: an error of ours, and all goes on as before."""
+    """A file cut at a boundary, or with one changed byte, is an OxiLlamaError and changes no engine."""
     data = snapshot()
     engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
     engine.prefill([5, 6, 7])

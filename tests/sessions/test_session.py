@@ -258,7 +258,7 @@ def test_a_session_that_gives_way_goes_on_with_the_same_bits(
             used = limit.used
             engine.model.call(lambda: limit.can_allocate(limit.available + 1))
             assert session._sequence.cached_len == 0 and limit.used < used
-            assert other._sequence.cached_len == len(tokens)  # it does not give way
+            assert other._sequence.cached_len == len(tokens)  # the sequence keeps its pages
         session.recompute()
         assert (session.tokens, session._sequence.cached_len) == (tokens[:9], 9)
         engine.model.call(lambda: limit.can_allocate(limit.available + 1))

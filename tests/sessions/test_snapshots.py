@@ -199,7 +199,7 @@ def test_the_rest_of_a_text_is_the_same(
 
 @pytest.mark.parametrize("name", sorted(SAMPLERS))
 def test_every_sampler_in_the_middle(name: str) -> None:
-    """With what it holds at that moment: a rule half followed, half a character, a moved mu."""
+    """Snapshots within a rule of the grammar, within a character, after a change of mu."""
     here, there = engine_of(16, 512, 1, "f16", None), engine_of(4, 3, 2, "f16", None)
     options = {**SAMPLERS[name], "seed": 11, "max_tokens": 40, "top_logprobs": 2}
     assert check_goes_on(here, there, PROMPTS[2], [4, 3], False, **options) >= 1
@@ -656,7 +656,7 @@ def test_another_process_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [None, 5])
 def test_a_receipt_goes_on(seed: int | None, tmp_path: Path) -> None:
-    """It is that of the whole text, whoever has made which part of it."""
+    """The receipt covers the whole text, whichever engine made which part."""
     options: dict[str, Any] = {"receipt": True, "temperature": 1.1, "max_tokens": 30, "adapters": demo.PIRATE}
     with (
         InferenceEngine.from_gguf(demo.STORY, page_size=4) as here,

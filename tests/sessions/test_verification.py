@@ -201,7 +201,7 @@ def test_another_model(engine: InferenceEngine, receipt: Receipt, tmp_path: Path
         assert (found.cause, found.at) == ("model", 0)
         mine = other.model.fingerprint.content.hex()
         assert found.message == f"another model: expected {receipt.model}, got {mine}"
-        claimed = dataclasses.replace(receipt, model=mine)  # it claims to be of this one
+        claimed = dataclasses.replace(receipt, model=mine)  # the receipt claims this model
         found = other.verify(claimed, adapters=demo.PIRATE)
         assert (found.cause, found.at) == expected(other, receipt) == ("logits", 0)
     with InferenceEngine.from_gguf(demo.STORY, quantize="Q4_K") as other:
@@ -341,7 +341,7 @@ def test_an_option_under_which_the_same_text_follows(engine: InferenceEngine, re
 
 @pytest.fixture(scope="module")
 def receipts(engine: InferenceEngine) -> list[Receipt]:
-    """Of texts with all that decides how rows are chosen: penalties, grammars, mirostat, greedy, stops."""
+    """Receipts of texts with penalties, grammars, mirostat, greedy sampling, and stops."""
     kinds: list[dict[str, Any]] = [
         {"seed": 1, "repetition_penalty": 1.3, "dry_multiplier": 0.8},
         {"temperature": 0}, {"seed": 2, "mirostat": 2, "temperature": 1.0},
@@ -391,7 +391,7 @@ def test_errors_in_a_batch(engine: InferenceEngine, receipts: list[Receipt]) -> 
 def test_a_sample_finds_a_change_at_its_positions_alone(
     engine: InferenceEngine, receipts: list[Receipt], at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With random numbers, penalties and grammars as if every token had been chosen."""
+    """Random numbers, penalties and grammars of a sample are those of a full verification."""
     for receipt in (receipts[0], receipts[1], receipts[3], receipts[4]):
         n = len(receipt.tokens)
         other = next(

@@ -409,7 +409,7 @@ def test_texts_of_shared_pairs_are_the_plain_ones(path: Path) -> None:
 
 @pytest.mark.parametrize("drafter", [eagle(taps=(2, 0, 1)), dflash()], ids=["eagle3", "dflash"])
 def test_sessions_snapshots_and_batches_draft(drafter: Drafter, tmp_path: Path) -> None:
-    """They speak like an engine that does not draft."""
+    """Their texts are those of an engine without drafts."""
     model, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
     write_tiny_model(model, n_embd=32)
     draft.write_bytes(drafter.file())

@@ -271,7 +271,7 @@ def test_rows_of_drafts_that_were_right_run_again_with_states_of_the_model(
 
 
 def test_the_block_rests_while_no_draft_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It runs nothing, keeps a bounded number of states, and drafts again when it is asked."""
+    """The block runs nothing, keeps a bounded number of states, and drafts again when asked."""
     serving, drafter = serve("qwen35")
     text = Sequence(serving.pool, tokens_of(30 + 4 * EAGER, n_vocab_of("qwen35")))
     states = serving.runner.forward([(text, text.total_len - 1)], all_logits=True, states=True)

@@ -48,7 +48,7 @@ class Script:
         self.n_run += len(tokens)
         row = np.zeros(N_VOCAB + 4, np.float32)
         row[self.following(self.tokens)] = 9
-        row[N_VOCAB:] = 99  # of no token
+        row[N_VOCAB:] = 99  # logits without a token
         return row
 
 

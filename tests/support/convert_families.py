@@ -57,7 +57,7 @@ class Source:
             self.put(f"{name}.bias", f"{target}.bias", values)
 
     def experts(self, name: str, target: str, *shape: int) -> None:
-        """One tensor for each; the reference has them stacked."""
+        """The experts as one tensor each; the reference has them stacked."""
         values = (self.rng.standard_normal((EXPERTS, *shape)) * shape[-1] ** -0.5).astype(np.float32)
         self.reference[f"{target}.weight"] = values
         self.source |= {f"{name.format(e)}.weight": part for e, part in enumerate(values)}
@@ -185,7 +185,7 @@ def config_of(kind: str, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-ARCHITECTURES = {  # of the reference; with halves that rotate, Mixtral is a Qwen2 of experts
+ARCHITECTURES = {  # the reference's; Mixtral, whose halves rotate, is Qwen2 with experts
     "llama": "qwen2", "mistral": "qwen2", "mixtral": "qwen2moe", "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe", "gemma3_text": "gemma3", "olmo3": "olmo2",
 }  # fmt: skip

@@ -28,7 +28,7 @@ FAULTS: dict[str, tuple[int, ...]] = {
     "read": (errno.EIO,),
     "write": (errno.ENOSPC, errno.EIO),
     "fsync": (errno.EIO, errno.ENOSPC),
-    "close": (errno.EIO,),  # of a file that was open for writing
+    "close": (errno.EIO,),  # closing a file that was open for writing
     "rename": (errno.EIO, errno.ENOSPC),
     "link": (errno.ENOSPC, errno.EIO, errno.EPERM),
     "unlink": (errno.EIO,),

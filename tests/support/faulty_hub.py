@@ -184,7 +184,7 @@ class Answering:
         self.connection.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
     def fail(self) -> bool:
-        """Does what the fault says; the connection ends with it."""
+        """Applies the fault, which ends the connection."""
         fault, send = self.hub.fault, self.connection.sendall
         if fault == "stops":
             self.hub.is_over.wait(60)

@@ -123,7 +123,7 @@ def bert_weights(config: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def byte_level_tokenizer(words: str | None = LLAMA3_WORDS, *, ignore_merges: bool = True) -> Tokenizer:
-    """Of every byte, a few words and control tokens; a beginning is added. ``words`` None for GPT-2's cut."""
+    """A tokenizer of all bytes, a few words and control tokens, with a BOS; ``words`` None: GPT-2's cut."""
     tokens, _, merges = tiny_vocabulary()
     vocab = {token: id for id, token in enumerate(tokens[:-4])}
     pairs = [tuple(merge.split(" ")) for merge in merges]

@@ -27,7 +27,7 @@ LINEAR = {
     "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention"],
     "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2,
     "linear_num_value_heads": 6, "linear_conv_kernel_dim": 3, **PARTIAL,
-    "rms_norm_eps": 1e-6,  # as the constant in the norm of q and k, which GGUF has no word for
+    "rms_norm_eps": 1e-6,  # equal to the constant in the norm of q and k, for which GGUF has no key
 }  # fmt: skip
 LFM2 = {
     "layer_types": ["conv", "full_attention", "conv", "full_attention"], "conv_L_cache": 3, "norm_eps": 1e-3,

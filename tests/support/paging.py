@@ -41,7 +41,7 @@ def sizes(data: bytes) -> tuple[int, int]:
 
 
 class CountedMemory:
-    """In the place of `mapped`: the bytes of its arrays that are alive.
+    """Replaces `mapped`, and counts the bytes of its arrays that are alive.
 
     Attributes:
         peak: max bytes that were alive at a time.

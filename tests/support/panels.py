@@ -20,7 +20,7 @@ PATH = ROOT / "tests" / "data" / "panels.json"
 
 
 def current_hashes() -> dict[str, Any]:
-    """Of the panels of each format, and of each model's matrices and panels."""
+    """The hashes of the panels of each format, and of each model's matrices and panels."""
     formats = {}
     for name in NAMES:
         cols = 2 * max(32, FORMATS[name].block_len)

@@ -204,11 +204,11 @@ class World:
     # --- one call -----------------------------------------------------------------------------------
 
     def act(self) -> str:
-        """One random call; its name."""
+        """Makes one random call; returns its name."""
         names = [name for name in dir(self) if name.startswith("do_")]
         if not self.can_close:
             names = [name for name in names if name not in ("do_open", "do_close", "do_drop", "do_reload")]
-        return self.call(self.draw.choice([*names, *["do_garbage"] * 4]))  # of which there are many kinds
+        return self.call(self.draw.choice([*names, *["do_garbage"] * 4]))  # garbage has many kinds
 
     def call(self, name: str) -> str:
         """The call of that name, which may be refused in the ways that are allowed."""

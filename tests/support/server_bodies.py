@@ -155,7 +155,7 @@ def changed(value: Any, path: tuple[Any, ...], made: Any) -> Any:
 
 
 def like(value: Any) -> st.SearchStrategy[Any]:
-    """Other values of the same type."""
+    """Random values of the type of a value."""
     if isinstance(value, bool):
         return st.booleans()
     if isinstance(value, int):

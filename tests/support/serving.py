@@ -450,7 +450,7 @@ class Serving:
         raise AssertionError(f"not done after {most} steps")
 
     def check_empty(self) -> None:
-        """Nothing but the prefix cache holds a page or a state, and without it nothing does."""
+        """Asserts that only the prefix cache holds pages and states; clears the cache."""
         assert not self.scheduler.running
         assert not self.scheduler.waiting
         self.prefix.clear()

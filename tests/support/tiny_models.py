@@ -61,7 +61,7 @@ class Tiny:
 
     @cached_property
     def tensors(self) -> dict[str, Rows]:
-        """By GGUF name."""
+        """The tensors by their GGUF names."""
         made: dict[str, Rows] = {}
 
         def add(name: str, rows: int, cols: int) -> None:

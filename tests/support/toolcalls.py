@@ -68,7 +68,7 @@ class Parsed:
 
 
 def joined(events: Iterable[Event]) -> list[Event]:
-    """With neighbouring pieces of one thing joined."""
+    """The events, with neighbouring parts of one text, reasoning or call joined."""
     found: list[Event] = []
     for event in events:
         last = found[-1] if found else None

@@ -80,7 +80,7 @@ class Model:
         return ARCHITECTURES[self.architecture]
 
     def metadata(self) -> dict[str, tuple[str, Any]]:
-        """By key without prefix."""
+        """The metadata by keys without the architecture's prefix."""
         facts = self.facts
         eps = "layer_norm_epsilon" if facts.norm == "layer" else "layer_norm_rms_epsilon"
         heads, lengths = "attention.head_count_kv", ("attention.key_length", "attention.value_length")
@@ -129,7 +129,7 @@ class Model:
 
     @property
     def head_size(self) -> int:
-        """Of RWKV: the largest up to 16 that divides the width; 64 in version 7, if it fits, as published."""
+        """RWKV: the largest size up to 16 that divides the width; version 7: 64 if 64 divides the width."""
         if self.architecture in ("rwkv7", "arwkv7") and self.n_embd % 64 == 0:
             return 64
         return max(n for n in range(1, 17) if self.n_embd % n == 0)
@@ -209,7 +209,7 @@ class Model:
         return i >= dense and (i + 1) % (step or 1) == 0
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """By GGUF name, float32."""
+        """The tensors by their GGUF names, float32."""
         return Maker(self).all_tensors()
 
     def file(self, **replaced: np.ndarray | None) -> bytes:
@@ -346,9 +346,9 @@ class Maker:
             self.bare("hrm.z_l_init", self.rng.standard_normal(d))
         elif name == "rope_freqs":
             self.bare("rope_freqs.weight", np.linspace(1, 3, model.n_rot // 2))
-        elif name == "cls":  # of a reranker: the dense layer
+        elif name == "cls":  # the dense layer of a reranker
             self.add(name, d, d, bias=bias)
-        elif name in ("cls1", "cls.output1", "cls.output2", "cls.output3"):  # so many labels
+        elif name in ("cls1", "cls.output1", "cls.output2", "cls.output3"):  # one row for each label
             self.add(name[:-1], int(name[-1]), d, bias=bias)
         elif name == "factors":  # there for dimensions that rest, too
             n = (model.key_dim if model.architecture == "phimoe" else model.n_rot) // 2

@@ -140,7 +140,7 @@ register(Decoder(
     fixed={
         "no_rope_layer_interval": 4, "attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1,
     },
-    unread="router_jitter_noise for_llm_compressor",  # of training
+    unread="router_jitter_noise for_llm_compressor",  # keys of training
     defaults={
         "num_attention_heads": 40, "num_key_value_heads": 8, "head_dim": 128, "rms_norm_eps": 1e-5,
         "max_position_embeddings": 131072,

@@ -179,7 +179,7 @@ def gemma4(config: Config, metadata: Metadata, sizes: Sizes) -> None:
 
 
 def gemma4_rotation(config: Config, metadata: Metadata, sizes: Sizes) -> Tensors:
-    """In layers without windows the fastest pairs of a head rotate, slower by a factor; in others all."""
+    """Layers without windows rotate the fastest pairs of a head, slower by a factor; others rotate all."""
     both = config.table("rope_parameters")
     rope, inner = both.table("full_attention"), both.table("sliding_attention")
     if not rope.values:

@@ -108,7 +108,7 @@ DEEPSEEK2 = register(Decoder(
         *options.deepseek_counts(options.softmax), options.normed_weights,
         options.reads("routed_scaling_factor=1.0 expert_weights_scale"),
     ),
-    rotates=latent, unread="aux_loss_alpha seq_aux ep_size",  # of training
+    rotates=latent, unread="aux_loss_alpha seq_aux ep_size",  # keys of training
     fixed={
         "topk_method": "greedy", "n_group": 1, "topk_group": 1, "scoring_func": "softmax",
         "moe_layer_freq": 1,

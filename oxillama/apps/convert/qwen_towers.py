@@ -53,7 +53,7 @@ QWEN_FEED = table("mlp.gate_proj ffn_gate +, mlp.up_proj ffn_up +, mlp.down_proj
 def qwen_facts(source: Source, usual: str, names: dict[str, str] | None = None) -> Metadata:
     """The sizes of encoders for two frames and blocks of 2 x 2 patches."""
     source.tower.require(temporal_patch_size=2, spatial_merge_size=2)
-    source.tower.ignore("tokens_per_second")  # of videos
+    source.tower.ignore("tokens_per_second")  # a fact of videos
     axial_rotation(source.tower)
     return {
         **vision_sizes(source, {**QWEN_NAMES, **(names or {})}),

@@ -26,7 +26,7 @@ def three_of_four(config: Config, metadata: Metadata, sizes: Sizes) -> None:
 
 
 def exaone4(config: Config, metadata: Metadata, sizes: Sizes) -> None:
-    """In the model with windows, layers without a window do not rotate."""
+    """Layers without a window do not rotate in the model that has windows."""
     n, has = sizes["layers"], config.has("sliding_window")
     if has != (n == MANY):
         expected = f"a number with {MANY} layers, and with no other number of layers"

@@ -51,7 +51,7 @@ class SlotPool:
         self.what = what
         self._slots: list[np.ndarray | None] = []
         self._references: list[int] = []
-        self._free: list[int] = []  # with memory
+        self._free: list[int] = []  # slots that have memory
         self._bare: list[int] = []  # without
         limit.share_with(self.shrink_to_fit)
 

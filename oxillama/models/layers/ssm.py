@@ -168,7 +168,7 @@ class AttentionBesideMamba2(Mamba2):
         self.attention: Attention = Attention(spec, i, weights)
 
     def _load_norm(self, spec: Spec, block: str, weights: Weights) -> HeadNorm | None:
-        """None where the file has none."""
+        """The norm, or None if the file has no weights for the norm."""
         there = weights.has(f"{block}.ssm_norm.weight")
         return super()._load_norm(spec, block, weights) if there else None
 

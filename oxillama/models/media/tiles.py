@@ -95,7 +95,7 @@ def pinned(facts: VisionFacts, picture: np.ndarray, tiles: Tiles) -> None:
 
 
 def llava(facts: VisionFacts, picture: np.ndarray, tiles: Tiles) -> None:
-    """In a square, or in tiles for files with sizes of pictures."""
+    """Fits the picture in a square, or in tiles if the file lists sizes of pictures."""
     (pinned if facts.pins else square)(facts, picture, tiles)
 
 

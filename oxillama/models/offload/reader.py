@@ -114,7 +114,7 @@ def _run(queue: SimpleQueue[Work | None], changed: threading.Condition) -> None:
                 work._next += 1
                 work._n_running += 1
         if is_skipped:
-            del work  # as below
+            del work  # drop the reference, as below
             continue
         error: BaseException | None = None
         try:

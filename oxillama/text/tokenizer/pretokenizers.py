@@ -36,7 +36,7 @@ _SETS = {
     "NotLower": r"\xd2A-Z",  # any letter but a-z
     "NotUpper": r"\xd2a-z",  # any letter but A-Z
 }
-# In the view that sets ideographs apart, where \xd6 is one that is a letter and \xd7 one that is not.
+# View with ideographs apart: \xd6 is an ideograph that is a letter, \xd7 an ideograph that is no letter.
 _HAN_SETS = {**_SETS, "L": r"\xd2\xd6A-Za-z", "Han": r"\xd6\xd7", "NotHan": r"\xd2A-Za-z"}
 # In the view that sets cases apart, where \xd8 is an upper case letter and \xd9 a lower case one. Marks, and
 # letters that have no case, may stand with both.

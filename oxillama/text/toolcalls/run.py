@@ -196,7 +196,7 @@ class CallRunner:
             with suppress(InvalidStateError, RuntimeError):  # nobody waits any more, or the loop is closed
                 future.set_result(found)
 
-        # not of a pool, which would wait for it when the process ends
+        # no thread of a pool: the pool would wait for it when the process ends
         threading.Thread(target=work, name=f"oxillama tool {call.name}", daemon=True).start()
         return future
 

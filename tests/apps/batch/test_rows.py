@@ -101,7 +101,7 @@ def test_a_call_of_a_tool(tmp_path: Path) -> None:
     thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
     model = tool_model(
         tmp_path / "m.gguf", AS_IT_IS[:thought] + AS_IT_IS[rest:]
-    )  # it would not end its reasoning
+    )  # the model would not end its reasoning
     with InferenceEngine(for_jobs(EngineConfig(model_path=model))) as engine:
         found = answer(engine, row)
         assert found["finish_reason"] == "tool_calls", found

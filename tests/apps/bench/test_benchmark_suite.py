@@ -129,7 +129,7 @@ def test_the_server_is_measured(model: Path, tmp_path: Path) -> None:
 def test_speculation_measures_every_part(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It asserts by itself that drafts change no text."""
+    """The benchmark itself asserts that drafts change no text."""
     report = tmp_path / "report.json"
     run = ["speculation", "--model", str(model), "--threads", "1", "--rounds", "1", "--warmup", "0"]
     assert main([*run, "--new", "8", "--json", str(report)]) == 0
@@ -318,7 +318,7 @@ def test_a_spinning_process_ends_with_the_one_that_started_it() -> None:
 
 
 def cpu_ticks(pid: int) -> int:
-    """Of a process so far, in and out of the kernel."""
+    """The CPU time of a process so far, user and system, in clock ticks."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(words[11]) + int(words[12])
 

@@ -74,7 +74,7 @@ def test_subjects_take_turns_and_warm_up_is_thrown_away() -> None:
 
 
 def test_ratios_are_taken_within_rounds() -> None:
-    """Both engines slow down by 10 in the second round: each round's ratio is 2 all the same."""
+    """Both engines slow down by 10 in the second round, and the ratio of each round is still 2."""
     row = Row("m", Metric("decode", "tok/s", True), {"a": [20, 2, 40], "b": [10, 1, 20]})
     assert round_ratios(row.samples["a"], row.samples["b"]) == [2, 2, 2]
     assert row.ratio == Summary(2, 2, 2, 2, 2, 3)
@@ -114,7 +114,7 @@ def test_a_row_without_a_ratio_is_in_the_table() -> None:
 
 
 def test_the_share_of_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 40 s on the cores, 10 were idle or waiting and 12 this process's: 18 went to others."""
+    """The cores had 40 s: 10 idle or waiting, 12 of this process, so 18 of other processes."""
     stat = tmp_path / "stat"
     second = os.sysconf("SC_CLK_TCK")
     monkeypatch.setattr(os, "times", lambda: (1.0, 2.0, 3.0, 4.0, 99.0))

@@ -23,7 +23,7 @@ NAMES = sorted(VISION_SHAPES)
 @pytest.mark.parametrize("format", ["F16", "Q8_0"])
 @pytest.mark.parametrize("name", NAMES)
 def test_projector_files_load(name: str, format: str, tmp_path: Path) -> None:
-    """Of one narrow block: all tensors are used, and no two rows are equal."""
+    """A file with one narrow block: the encoder uses all tensors, and no two rows are equal."""
     shape = replace(VISION_SHAPES[name], n_layer=1, side=4 * VISION_SHAPES[name].patch, deep=(0,))
     shape = replace(shape, d=64, n_ff=80, n_head=2, n_out=32, deep=shape.deep if "qwen" in name else ())
     size = write_projector(tmp_path / "out.gguf", shape, format)

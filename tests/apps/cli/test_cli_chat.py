@@ -45,9 +45,7 @@ def test_a_later_turn_does_not_run_the_history_again(model: Path) -> None:
     )
     (first, known_first), (_, known_second) = prompts
     assert known_first == ""
-    assert int(known_second) >= int(
-        first
-    )  # and of the answer, what is spelled with the tokens it was made of
+    assert int(known_second) >= int(first)  # and the part of the answer whose spelling has the same tokens
 
 
 def test_chat_ends_with_its_input(model: Path, engine: InferenceEngine) -> None:

@@ -121,7 +121,7 @@ REVIEWED = {
     "sys.stdout.write(shown_text(text) if is_terminal(sys.stdout) else text)",
     "print(id, type_names(tokenizer.token_type(id)), str(tokenizer.token_bytes(id))[1:], sep='\\t')",
     "print(*ids)",
-    "print(summary(generation, interrupted), file=sys.stderr, flush=True)",  # of a generation
+    "print(summary(generation, interrupted), file=sys.stderr, flush=True)",  # the summary of a generation
     "print(f'tensors: {formats}')",
     "print(f'signed: {signed}, {len(chain):,} in the chain, key {chain[-1].key}')",
     "print(f'[{number}] {value:.4f}')",

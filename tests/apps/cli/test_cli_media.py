@@ -107,7 +107,7 @@ def test_chat(folder: Path, engine: InferenceEngine) -> None:
 
 
 def test_chat_of_a_session(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on in another process, from another folder, as one conversation; not with another picture."""
+    """A session continues in another process and folder as one conversation; another picture is refused."""
     model, kept = folder / "tiny.gguf", tmp_path / "s"
     shown = tmp_path / "shown.png"
     shown.write_bytes((folder / "0.png").read_bytes())
@@ -181,7 +181,7 @@ def test_batch(folder: Path, engine: InferenceEngine, tmp_path: Path) -> None:
     ]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = run("batch", tmp_path / "in.jsonl", tmp_path / "out.jsonl", "-m", folder / "tiny.gguf")
-    assert done.returncode == 1  # for some answers are errors
+    assert done.returncode == 1  # some answers are errors
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert found[0]["text"] == engine.generate(
         prompt(engine, "once <__media__>", folder / "0.png"), **OPTIONS

@@ -439,7 +439,7 @@ def test_where_the_base_is(tmp_path: Path, llama: Case, queries: Weights) -> Non
 
 
 def test_names_of_bases(tmp_path: Path, llama: Case, queries: Weights) -> None:
-    """Of the Hub, of folders, and such as no path can have; only the Hub's have a page."""
+    """Names of the Hub, of folders, and names too long for a path; only names of the Hub have a page."""
     for name, wanted, page in (
         ("org/m", "m", "https://huggingface.co/org/m"),
         (str(llama.base), "base", None),

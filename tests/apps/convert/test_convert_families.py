@@ -241,7 +241,7 @@ def test_whatever_a_config_says_it_is_refused_or_the_file_runs(tmp_path: Path, d
         config[key] = data.draw(st.sampled_from(ODD))
     made = SOURCES.setdefault(kind, weights_of(kind, tied=kind in TIED))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of keys that nothing is known about
+        warnings.simplefilter("ignore")  # warnings of unknown keys
         try:
             raw = converted(tmp_path, config, made)
         except OxiLlamaError:

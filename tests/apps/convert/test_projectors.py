@@ -74,7 +74,7 @@ def test_recorded_logits(name: str, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_what_transformers_computes(name: str, tmp_path: Path) -> None:
-    """Of the installed version."""
+    """The installed version of transformers computes the same embeddings."""
     pytest.importorskip("torch", reason="torch is not installed")
     pytest.importorskip("transformers", reason="transformers is not installed")
     try:
@@ -88,7 +88,7 @@ def test_what_transformers_computes(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", each(sorted(CONFIGS), 4))
 def test_every_tensor_counts(name: str, tmp_path: Path) -> None:
-    """One that is missing is named; one too many, too."""
+    """The error names a missing tensor, or a tensor too many."""
     config, shapes, _ = recorded(name)
     folder = write_model(tmp_path / "model", config, shapes)
     left_out = convert(folder, tmp_path / "mmproj.gguf", "F32", mmproj=True).left_out
@@ -256,7 +256,7 @@ def test_llava_takes_the_rows_of_patches(tmp_path: Path) -> None:
 
 
 def test_facts_of_the_preprocessor(tmp_path: Path) -> None:
-    """They are in preprocessor_config.json, or in processor_config.json as newer folders have it."""
+    """The facts are in preprocessor_config.json, or in newer folders in processor_config.json."""
     folder = folder_of("gemma3", tmp_path / "model")
     facts = json.loads((folder / "preprocessor_config.json").read_text())
     (folder / "preprocessor_config.json").unlink()
@@ -273,7 +273,7 @@ def test_facts_of_the_preprocessor(tmp_path: Path) -> None:
 
 
 def test_the_row_behind_a_line(tmp_path: Path) -> None:
-    """It is the embedding of a token that the tokenizer must have."""
+    """The row at the end of a line is the embedding of a token that the tokenizer must have."""
     folder = folder_of("pixtral", tmp_path / "model")
     convert(folder, tmp_path / "out.gguf", "F32", mmproj=True)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())

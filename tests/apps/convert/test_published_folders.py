@@ -50,7 +50,7 @@ def kimi(config: Config) -> Config:
     }
     moved = {"layer_types", "linear_head_dim", "linear_num_heads", "linear_conv_kernel_dim"}
     found = {key: value for key, value in config.items() if key not in moved}
-    found |= {"use_grouped_topk": True, "rope_theta": 10000.0}  # of one group, and of no layer
+    found |= {"use_grouped_topk": True, "rope_theta": 10000.0}  # one group, no layer
     return found | {"linear_attn_config": inner, "first_k_dense_replace": 1, "mla_use_nope": True}
 
 
@@ -70,13 +70,13 @@ def older_rope(config: Config) -> Config:
     ],
 )  # fmt: skip
 def test_keys_as_published(name: str, published: Any, tmp_path: Path) -> None:
-    """They come to the same file."""
+    """The published spelling of the keys gives the same file."""
     config, shapes, wanted = recorded(name)
     check(write_model(tmp_path / "model", published(config), shapes), tmp_path / "out.gguf", wanted)
 
 
 def test_sections_of_the_rotation(tmp_path: Path) -> None:
-    """They are stated wherever the config has them."""
+    """The file has the sections for both places in which a config may state them."""
     config, shapes, _ = recorded("qwen3_vl")
     for i, changed in enumerate((config, older_rope(config))):
         convert(write_model(tmp_path / f"model{i}", changed, shapes), tmp_path / "out.gguf", "F32")
@@ -85,7 +85,7 @@ def test_sections_of_the_rotation(tmp_path: Path) -> None:
 
 
 def test_names_of_older_folders(tmp_path: Path) -> None:
-    """They begin those of the text model with ``language_model.model.``."""
+    """Older folders begin the names of the text model with ``language_model.model.``."""
     config, shapes, wanted = recorded("gemma4-towers")
     older = {
         name.replace("model.language_model.", "language_model.model."): values
@@ -294,7 +294,7 @@ def test_strange_lists_of_modules(contents: str, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_values_of_keys_that_are_left_out(name: str, key: str, message: str, tmp_path: Path) -> None:
-    """They are those of the config class, which fit no model of a few numbers."""
+    """A missing key has the default of the config class, which does not fit a tiny model."""
     config, shapes, _ = recorded(name)
     text = config.get("text_config", config)
     del text[key]

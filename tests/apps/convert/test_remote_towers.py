@@ -121,13 +121,13 @@ ULTRAVOX_SHAPES: Shapes = {
 
 
 def weights(shapes: Shapes) -> Weights:
-    """Of these shapes; with queries that differ enough to attend to other rows."""
+    """Weights of these shapes; the queries differ enough to attend to different rows."""
     found = weights_of(shapes)
     return {name: values * (12 if "in_proj_weight" in name else 1) for name, values in found.items()}
 
 
 def encoder_of(path: Path, config: dict[str, Any], shapes: Shapes) -> MediaEncoder:
-    """Of a folder with these facts, converted."""
+    """The encoder of a folder with this config, after conversion."""
     hf.write_folder(path / "model", config, weights(shapes))
     kind = "norm" if "version" in config else "image"
     facts = {f"{kind}_mean": MEAN, f"{kind}_std": STD}

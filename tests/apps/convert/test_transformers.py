@@ -56,7 +56,7 @@ def test_recorded_logits(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", each(sorted(CONFIGS), 4))
 def test_every_tensor_counts(case: str, tmp_path: Path) -> None:
-    """One that is missing is named, whichever it is."""
+    """The error names the missing tensor, whichever tensor is missing."""
     config, shapes, _ = recorded(case)
     names = sorted(name for name in shapes if not name.removeprefix("model.").startswith(OF_TOWERS))
     for i in {3 * len(names) // 7, 5 * len(names) // 7}:
@@ -73,7 +73,7 @@ def test_every_tensor_counts(case: str, tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_logits_of_transformers(name: str, tmp_path: Path) -> None:
-    """Those that the installed version computes, of all tokens."""
+    """The installed version of transformers computes the recorded logits of all tokens."""
     pytest.importorskip("torch", reason="torch is not installed")
     pytest.importorskip("transformers", reason="transformers is not installed")
     try:
@@ -178,7 +178,7 @@ def test_drafting_beside_the_layers_is_left_out(name: str, tmp_path: Path) -> No
 
 
 def test_blocks_for_drafting_are_left_out(tmp_path: Path) -> None:
-    """And listed."""
+    """The conversion lists the blocks that it leaves out."""
     config, shapes, wanted = recorded("glm4_moe")
     extra = {
         key.replace(".layers.3.", ".layers.4."): shape for key, shape in shapes.items() if ".layers.3." in key
@@ -194,7 +194,7 @@ def test_blocks_for_drafting_are_left_out(tmp_path: Path) -> None:
     "name", ["gpt_oss", "gemma4-moe", "mistral4", "granitemoe", "granitemoe_swa", "qwen3_vl_moe"]
 )
 def test_many_experts_in_few_tensors(name: str) -> None:
-    """Those that are stacked may be more than the source has tensors."""
+    """Stacked experts may be more than the source has tensors."""
     config, shapes, _ = recorded(name)
     key = next(
         key for key in ("num_local_experts", "n_routed_experts", "num_experts") if config_of(config).get(key)
@@ -205,7 +205,7 @@ def test_many_experts_in_few_tensors(name: str) -> None:
 
 
 def config_of(config: dict[str, Any]) -> dict[str, Any]:
-    """That of the text model."""
+    """The config of the text model."""
     found: dict[str, Any] = config.get("text_config", config)
     return found
 

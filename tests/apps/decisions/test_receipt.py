@@ -142,7 +142,7 @@ def test_no_change_is_accepted(n: int) -> None:
             (found,) = verify_decisions(engine, [forged])
         except (TypeError, AttributeError):
             continue
-        claims = ("library", "calibration")  # of which the model knows nothing: the seal alone has them
+        claims = ("library", "calibration")  # the model does not know these facts: only the seal has them
         wrong = [name for name in fields if name not in claims and fields[name] != whole[name]]
         if wrong == ["options"]:  # texts without names of control tokens are read alike in both ways
             given = {**fields["options"], "special_in_content": False}

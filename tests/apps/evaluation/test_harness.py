@@ -22,7 +22,7 @@ from tests.support.tiny_file import write_tiny_model
 
 pytest.importorskip("lm_eval", reason="comes with the extra eval")
 pytest.importorskip("datasets", reason="comes with the extra eval")
-pytestmark = pytest.mark.filterwarnings("ignore")  # of the harness and what it imports
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the harness and its imports
 
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.registry import get_model  # noqa: E402

@@ -10,7 +10,7 @@ import pytest
 from oxillama import ConfigError, InferenceEngine, demo
 
 pytest.importorskip("inspect_ai", reason="comes with the extra inspect")
-pytestmark = pytest.mark.filterwarnings("ignore")  # of what inspect-ai imports
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of imports of inspect-ai
 
 from inspect_ai.model import (  # noqa: E402
     ChatMessageAssistant,

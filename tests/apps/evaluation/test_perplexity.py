@@ -68,7 +68,7 @@ def test_every_loss_is_the_same_however_it_is_run(engine: InferenceEngine, optio
 
 @pytest.mark.parametrize(("file_type", "value"), [("Q8_0", 2.6005), ("F32", 2.6016)])
 def test_the_values_of_llama_perplexity(file_type: str, value: float, tmp_path: Path) -> None:
-    """Of `llama-perplexity -m FILE -f heldout.txt -c 512`, from the source of llama-cpp-python 0.3.36."""
+    """Values of `llama-perplexity -m FILE -f heldout.txt -c 512`, built from llama-cpp-python 0.3.36."""
     quantize_model(demo.STORY, tmp_path / "model.gguf", file_type, allow_requantize=True)
     with InferenceEngine.from_gguf(tmp_path / "model.gguf") as engine:
         assert perplexity(engine, TEXT).value == pytest.approx(value, rel=1e-3)

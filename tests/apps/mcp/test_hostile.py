@@ -197,7 +197,7 @@ def test_nobody_waits_for_a_server_that_has_failed(hurried: pytest.MonkeyPatch) 
         hostile.limits = McpLimits(connect_seconds=600)
         for _ in range(3):
             client.tools()
-        assert client.servers()[0].failure != "it has not listed its tools yet"  # not tried again so soon
+        assert client.servers()[0].failure != "it has not listed its tools yet"  # no new attempt yet
         hurried.setattr(module, "RETRY_SECONDS", 0.0)
         began = time.monotonic()
         for _ in range(3):

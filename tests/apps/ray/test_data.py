@@ -27,7 +27,7 @@ pytest.importorskip("ray.data", reason="Ray's data packages are not installed")
 from oxillama.apps.ray import Predictor, model_facts, predict, resources  # noqa: E402
 from oxillama.apps.ray.cluster import actors_of, on_cluster, tables  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("default")  # of Ray's own
+pytestmark = pytest.mark.filterwarnings("default")  # warnings of Ray itself
 
 SETTINGS = Settings(model_name="tiny")
 SCHEMA = {
@@ -45,7 +45,7 @@ def _cluster() -> Iterator[None]:
 
 
 def config_of(model: Path) -> EngineConfig:
-    """With a small prefix cache: to look up one of thousands of short prompts takes longer than to run it."""
+    """A config with a small prefix cache: a search of thousands of short prompts is slower than a run."""
     return for_jobs(EngineConfig(model_path=model, num_threads=1, prefix_cache_bytes=1 << 18))
 
 
@@ -183,7 +183,7 @@ def test_an_actor_with_another_model_ends_the_run(model: Path, tmp_path: Path) -
     )
     assert swapped
     known = (tmp_path / "out.jsonl.part").read_bytes()
-    assert len(known) > 100 and expected.startswith(known)  # nothing of the other model
+    assert len(known) > 100 and expected.startswith(known)  # no row of the other model
 
     source = write_rows(tmp_path / "few.jsonl", 4)
     job = Job(source, tmp_path / "few.out", facts)

@@ -26,7 +26,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 from oxillama.apps.ray.cluster import on_cluster  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("default")  # of Ray's own
+pytestmark = pytest.mark.filterwarnings("default")  # warnings of Ray itself
 
 N_ROWS = 4000
 

@@ -32,7 +32,7 @@ from oxillama.apps.ray.homes import Route, tag_of  # noqa: E402
 from oxillama.apps.ray.serving import Ingress, Replica, Sending  # noqa: E402
 from oxillama.apps.server.errors import ApiError  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("default")  # of Ray's own
+pytestmark = pytest.mark.filterwarnings("default")  # warnings of Ray itself
 
 MESSAGES: Any = [{"role": "user", "content": "hello world"}]
 LONG = 3000
@@ -241,7 +241,7 @@ END = {"type": "http.response.body", "body": b"text", "more_body": False}
 
 
 class Replicas:
-    """In the place of Serve's handle: each request gets the next of the answers."""
+    """Replaces the handle of Ray Serve: each request gets the next of the answers."""
 
     def __init__(self, *answers: list[Any]) -> None:
         self.answers, self.n_cancelled = list(answers), 0

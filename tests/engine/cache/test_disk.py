@@ -101,7 +101,7 @@ def test_what_is_cut_or_renamed_is_removed(tmp_path: Path, caplog: pytest.LogCap
             assert folder.read(name_of(1), 1000) is None
         assert len(caplog.records) == n + 1 and "is damaged and is deleted" in caplog.text
         assert names_in(tmp_path) == [0, 2, 3]
-    assert folder.read(name_of(2), 999) is None  # of another size
+    assert folder.read(name_of(2), 999) is None  # a file of another size
     assert names_in(tmp_path) == [0, 3]
 
 
@@ -191,7 +191,7 @@ def test_a_full_disk_ends_the_writing_and_nothing_else(
     assert [record.message.partition(" is written")[0] for record in caplog.records] == [
         "prefix cache: nothing more"
     ]
-    assert set(names_in(tmp_path)) <= {0, 1, 2}  # and no file that somebody began
+    assert set(names_in(tmp_path)) <= {0, 1, 2}  # and no unfinished file
     folder.write(name_of(7), data_of(7))
     assert 7 not in names_in(tmp_path)
     assert folder.read(name_of(1), 1000) is not None

@@ -85,7 +85,7 @@ def test_memory_is_taken_as_it_is_needed() -> None:
     pool = pool_of(10**9)
     assert pool.memory_bytes == pool.n_pages == 0
     pool.allocate(1)
-    assert pool.n_pages == 3  # of 128 bytes in a slab of 400
+    assert pool.n_pages == 3  # pages of 128 bytes in a slab of 400
     assert pool.n_available == 10**9 - 1
     pool.allocate(3)
     assert pool.n_pages == 6

@@ -113,7 +113,7 @@ def test_a_group_with_a_window_needs_no_more_than_it_sees() -> None:
     ("name", "page_size"), few(product(WINDOWED, [1, 4, 16]), [(name, 4) for name in WINDOWED])
 )
 def test_a_text_takes_what_its_windows_see(name: str, page_size: int) -> None:
-    """And has the bits of a sequence that gives nothing back, while others overwrite what it gave."""
+    """Its bits are those of a sequence that frees no pages, while others overwrite the freed pages."""
     serving = Serving(name, page_size=page_size, chunk=8, cached_pages=0, cached_states=0)
     requests = [serving.submit(tokens_of(90, n_vocab_of(name), seed=i), max_tokens=20) for i in range(3)]
     most = [0] * len(serving.pool.groups)
@@ -277,12 +277,12 @@ def test_a_prompt_starts_where_all_that_it_sees_is_there() -> None:
 def test_pages_of_windows_that_nobody_uses_go_first() -> None:
     cache = Cache(cached=10 + 10)
     cache.put(range(40))
-    assert cache.known(range(40)) == 40  # of the window, the last three pages are used
+    assert cache.known(range(40)) == 40  # the last three pages of the window are in use
     cache.put([70, 71, 72, 73, 74])  # four pages more than there is room for
     assert cache.n_pages == 20
     assert cache.known(range(40)) == 40
     assert cache.known([70, 71, 72, 73, 74]) == 5
-    assert cache.known(range(28)) == 16  # of pages as old, the last ones went
+    assert cache.known(range(28)) == 16  # the last pages of the same age were evicted
     cache.clear()
     assert cache.n_pages == 0
     assert cache.memory_bytes == 0
@@ -311,7 +311,7 @@ def test_pages_in_use_are_not_evicted() -> None:
     cache = Cache(room=8)
     cache.put(range(16))
     held = cache.match(KEY, range(16))
-    assert not cache.pool.limit.can_allocate(64 * 3)  # of the window's pages, two are not in use
+    assert not cache.pool.limit.can_allocate(64 * 3)  # two pages of the window are not in use
     assert cache.pool.limit.can_allocate(64 * 2)
     assert cache.n_pages == 6
     for group, pages in zip(cache.pool.groups, held.pages):

@@ -238,7 +238,7 @@ def test_a_step_of_a_search_is_one_pass(engine: InferenceEngine, monkeypatch: py
     monkeypatch.setattr(engine.model.runner, "forward", counted("passes", forward))
     monkeypatch.setattr(engine.model, "call", counted("jobs", call))
     engine.beam_search(PROMPT, BeamSearchConfig(beam_width=4, max_new_tokens=10, early_stopping=False))
-    assert counts == {"passes": 10, "jobs": 11}  # and one that frees the pages
+    assert counts == {"passes": 10, "jobs": 11}  # and one job that frees the pages
 
 
 def test_searches_in_asyncio(engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,7 +120,7 @@ def test_the_least_recently_used_grammar_is_forgotten(
         constraints.new(choice(i))
     constraints.new(choice(0))
     assert len(compiled) == MOST_GRAMMARS
-    constraints.new(choice(MOST_GRAMMARS))  # in the place of 1
+    constraints.new(choice(MOST_GRAMMARS))  # evicts grammar 1
     del compiled[:]
     for i in (MOST_GRAMMARS, 0, *range(2, MOST_GRAMMARS)):
         constraints.new(choice(i))

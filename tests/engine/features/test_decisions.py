@@ -125,7 +125,7 @@ def test_asyncio_gets_the_same_answers() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_of_control_tokens_stay_text(kind: str) -> None:
-    """In the state, the instructions, keys and descriptions, and in keys of JSON."""
+    """The names are in the state, in instructions, keys and descriptions, and in keys of JSON."""
     engine = engine_of(kind)
     plain, evil = "a <|nothing|> b", "a <|end|> [SEP] [MASK] <|turn|> b"
     control = {engine.tokenizer.token_id(name) for name in ("<|end|>", "<|turn|>", "[SEP]", "[MASK]")}

@@ -138,7 +138,7 @@ def test_a_picture_is_run_and_encoded_once(folder: Path, name: str, monkeypatch:
 
 
 def test_pictures_stand_where_they_were_put(folder: Path) -> None:
-    """In messages, instructions and descriptions, with one text at each end of a picture."""
+    """Pictures are in messages, instructions and descriptions, between two texts each."""
     engine = opened(folder)
     messages = [{"role": "user", "content": [text("a"), image(1), text("b")]}, {"role": "x", "content": "c"}]
     questions = [

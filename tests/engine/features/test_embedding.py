@@ -108,7 +108,7 @@ def test_an_encoder_sees_what_comes_later_and_has_no_logits(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_an_encoders_beginnings_are_not_reused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have seen what came later in another text."""
+    """Tokens of an encoder have seen the later tokens of their text."""
     tokens = tokens_of(40, VOCAB)
     found = []
     for texts in ([tokens], [[*tokens[:32], *tokens[:5]], tokens]):

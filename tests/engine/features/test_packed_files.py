@@ -177,7 +177,7 @@ def test_a_model_that_was_just_written_is_hashed(path: Path, hashed: list[ModelF
     hashed.clear()
     logits(path)
     assert len(hashed) == 1
-    write_tiny_model(path, format="F16", seed=1)  # of the same size
+    write_tiny_model(path, format="F16", seed=1)  # a model of the same size
     with pytest.warns(UserWarning, match=r"expected panels of model .*; the model is loaded without"):
         logits(path)
 
@@ -538,7 +538,7 @@ for line in sys.stdin:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_another_process_that_changes_it(path: Path, change: Callable[[Path], None]) -> None:
-    """In a process of its own, which a read of a page that is gone would end."""
+    """The engine runs in another process, which reading a removed page would end."""
     packed = pack_model(path)
     with InferenceEngine.from_gguf(path, packed="off") as engine:
         expected = engine.generate("once", max_tokens=4, temperature=0)

@@ -138,7 +138,7 @@ def test_a_preempted_sample_goes_on_from_its_own_text() -> None:
 
 
 def kept_for_one_that_pauses() -> tuple[Serving, Recorded]:
-    """Of 80 pages, 49 are kept for a sample that does not begin."""
+    """The engine keeps 49 of 80 pages for a sample that does not begin."""
     serving = Serving(page_size=1, cached_pages=0, max_pages=80)
     first, second = serving.submit_samples(tokens_of(50, 40), 2, HOT, max_tokens=4)
     second.window = 0
@@ -149,7 +149,7 @@ def kept_for_one_that_pauses() -> tuple[Serving, Recorded]:
 
 @pytest.mark.parametrize("others", [[(60, 4)], [(10, 30)], [(5, 14), (60, 2)]])
 def test_what_is_kept_for_others_gives_way(others: list[tuple[int, int]]) -> None:
-    """To a prompt alone, to a stream that grows, and to a prompt beside a stream, which is not preempted."""
+    """The kept pages go to a prompt, to a growing stream, and to a prompt beside a stream."""
     serving, second = kept_for_one_that_pauses()
     requests = [serving.submit(tokens_of(n, 40, seed=n), max_tokens=m, sampler=NEVER_ENDS) for n, m in others]
     serving.run(requests[-1])
@@ -288,7 +288,7 @@ def test_the_best_have_the_highest_mean_logprob(engine: InferenceEngine) -> None
     assert [c.seed for c in found] == sorted(means, key=lambda seed: -means[seed])[:2]
     assert [mean_logprob(c) for c in found] == sorted(means.values(), reverse=True)[:2]
     (greedy, *_) = engine.generate_n(PROMPT, n=1, best_of=2, temperature=0, max_tokens=4, seed=3)
-    assert greedy.seed == 3  # of equals the first
+    assert greedy.seed == 3  # the first of equal samples
     empty = engine.generate_n(PROMPT, n=1, best_of=2, max_tokens=0, seed=3)
     assert (empty[0].text, mean_logprob(empty[0])) == ("", 0.0)
     with pytest.raises(ConfigError, match="logprobs: expected"):

@@ -313,7 +313,7 @@ def test_log_and_exp_are_within_their_bounds() -> None:
 @pytest.mark.parametrize("n", [8, 300])
 @pytest.mark.parametrize("target", PRESENT)
 def test_zero_and_negative_zero_are_equal(target: str, n: int, options: dict[str, Any]) -> None:
-    """Of equal logits the lowest id is kept."""
+    """The lowest id of equal logits is kept."""
     logits = np.full(n, -9.0, np.float32)
     logits[[2, 4, n - 1]] = [-0.0, 0.0, 0.0]
     config = SamplerConfig(seed=1, **{"top_k": 0, "top_p": 1.0, "min_p": 0.0, **options})

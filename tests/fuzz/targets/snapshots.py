@@ -33,7 +33,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 @functools.cache
 def engine_of(model: str) -> InferenceEngine:
-    """With a session of its own."""
+    """An engine with a session."""
     engine = InferenceEngine(EngineConfig(num_threads=1, context_size=64, page_size=8))
     if model == "draft":
         engine.load_model_from_bytes(demo.DRAFT.read_bytes())

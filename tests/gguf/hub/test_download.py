@@ -265,7 +265,7 @@ def test_a_call_that_fails_leaves_no_half_of_a_model(
         assert not list(cache.rglob("*.incomplete"))
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the package: no symbolic links, another place for its logs
+        warnings.simplefilter("ignore")  # warnings of the package about symbolic links and its logs
         work = partial(fetch, NAME, progress=False, check_all=True)
         counts = every_fault("hub", cache, before, work, after, operations)
     assert counts.keys() >= {"open", "write", "rename", "read", "mkdir", "stat"} & set(operations)
@@ -385,7 +385,7 @@ def test_a_projector_file_comes_with_its_model(hub: Hub, capsys: pytest.CaptureF
 
 
 def test_projector_files_that_are_asked_for(hub: Hub, tmp_path: Path) -> None:
-    """In Python with an option; on the command line without the one against them."""
+    """Python fetches them with an option, the command line unless an option forbids them."""
     hub.repos["ann/tiny"]["mmproj-F16.gguf"] = b"F16"
     for wanted in (False, True):
         with InferenceEngine.from_pretrained(

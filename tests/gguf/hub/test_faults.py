@@ -154,7 +154,7 @@ def test_a_hub_that_fails_while_the_model_is_in_the_cache(
         assert found == path or fault == "says 404", (at, found)
         assert path.read_bytes() == MODEL
         check_disk(cache)
-    assert refused == (2 if fault == "says 404" else 0)  # of the listing and of the file
+    assert refused == (2 if fault == "says 404" else 0)  # for the listing and for the file
 
 
 @pytest.mark.parametrize(

@@ -230,7 +230,7 @@ class TestActivatedAdapters:
     def test_it_applies_to_every_token_from_there_on(
         self, engine: InferenceEngine, activated: Path, other: Path
     ) -> None:
-        """At the start of the prompt, it is an ordinary adapter."""
+        """An invocation at the start of the prompt makes it an ordinary adapter."""
         prompt = engine.tokenize(self.INVOCATION + " lived a fox", add_special=False)
         logits = []
         for lora in (activated, other):

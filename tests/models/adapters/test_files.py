@@ -155,7 +155,7 @@ def test_matrices_that_llama_cpp_leaves_alone(architecture: str, matrix: str, ev
 
 
 def test_an_adapter_of_what_the_model_does_not_use_is_said_to_be_one() -> None:
-    """Of a layer that attends to another's keys, say."""
+    """For example, the layer attends to the keys of another layer."""
     model, name = VARIANTS["gemma3n-deep"], "blk.20.attn_k.weight"
     rows, cols = model.tensors()[name].shape
     lora = LoadedLora.load(adapter_file("gemma3n", {name: pair(2, cols, rows)}))

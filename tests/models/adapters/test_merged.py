@@ -45,7 +45,7 @@ def test_adapters_equal_merged_weights(name: str) -> None:
     tensors = adaptable(model)
     pairs = {n: random_pair(n, values, RANK, rng) for n, values in tensors.items()}
     lora = LoadedLora.load(adapter_file(model.architecture, pairs, ALPHA), everywhere=True)
-    scales = {  # of products with the matrix of the model alone
+    scales = {  # scales for products with the matrix of the model alone
         f"{n.removesuffix('.scale')}.weight": float(values[0])
         for n, values in model.tensors().items()
         if n.endswith(".scale") and values.shape == (1,)

@@ -41,5 +41,5 @@ def engines(folder: Path) -> Iterator[dict[str, InferenceEngine]]:
 
 @pytest.fixture
 def engine(kind: str, engines: dict[str, InferenceEngine]) -> InferenceEngine:
-    """That of a projector."""
+    """The engine of a projector."""
     return engines[kind]

@@ -94,7 +94,7 @@ def test_structured_output(rule: dict[str, Any], engine: InferenceEngine) -> Non
 
 
 def test_adapters(kind: str, folder: Path, engine: InferenceEngine, lora: Path) -> None:
-    """They change the rows behind a picture, and prompts that differ in them share no pages."""
+    """Adapters change the rows after a picture; prompts with different adapters share no pages."""
     plain = bits(engine, prompt(engine, 1))
     wanted = bits(engine, prompt(engine, 1), adapters=(lora, 2.0))
     assert (plain != wanted).any()
@@ -107,7 +107,7 @@ def test_adapters(kind: str, folder: Path, engine: InferenceEngine, lora: Path) 
 
 
 def test_adapters_beside_each_other(kind: str, folder: Path, engine: InferenceEngine, lora: Path) -> None:
-    """In an engine that has nothing cached, so that rows of pictures run in one pass."""
+    """The engine has nothing cached, so the rows of pictures run in one pass."""
     stacks: list[Any] = [(), (lora, 2.0), (lora, 0.5), ()]
     wanted = [bits(engine, prompt(engine, 2), adapters=stack) for stack in stacks]
     with opened(folder, kind) as other:

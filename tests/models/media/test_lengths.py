@@ -21,7 +21,7 @@ from tests.support.media import PAIRS, SHARED, picture, reference
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_counts_are_those_of_encoders(pair: str) -> None:
-    """On all reference files, and on sizes and lengths between them."""
+    """The media are all reference files, and some of other sizes and lengths."""
     encoder = MediaEncoder(SHARED / pair / "mmproj.gguf", best(), 2)
     names = {each["file"] for case in reference(pair)["cases"].values() for each in case["media"]}
     media = [read_medium(SHARED / name) for name in sorted(names)]

@@ -70,7 +70,7 @@ def test_encoders_have_the_same_bits_everywhere(kind: str, target: str, n_thread
 
 
 def test_eight_pictures_have_the_bits_of_one(engine: InferenceEngine) -> None:
-    """In one prompt and in eight, encoded together by eight threads, and kept or not."""
+    """One prompt and eight, encoded by eight threads at once, with and without kept rows."""
     media, seeds = engine.model.feature("media"), range(20, 28)
     alone = [bits(engine, prompt(engine, seed), salt=f"a {seed}") for seed in seeds]
     wanted = [media.encode(picture(56, 28, seed)).rows for seed in seeds]

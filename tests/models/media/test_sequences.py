@@ -200,7 +200,7 @@ def test_a_receipt_goes_on_from_a_snapshot(kind: str, folder: Path, engine: Infe
 def test_a_picture_whose_rows_see_each_other_runs_beside_streams(
     folder: Path, engines: dict[str, InferenceEngine]
 ) -> None:
-    """It needs no step without streams, and no stream waits for more than the picture and a chunk."""
+    """Each step serves the stream, which waits for one picture and one chunk at most."""
     with opened(folder, "gemma3", prefill_chunk_size=3) as engine:
         whole = prompt(engine, 1)
         wanted = engines["gemma3"].generate(prompt(engines["gemma3"], 1), temperature=0, max_tokens=6)

@@ -47,7 +47,7 @@ def test_the_bytes_are_those_of_the_file(path: Path, data: np.ndarray, start: in
     out = np.zeros(n + 2, np.uint8)
     DirectReads()(Extent(OpenFile(path), start, n), out[1:-1])
     assert (out[1:-1] == data[start : start + n]).all()
-    assert out[0] == out[-1] == 0  # nothing beside them is written
+    assert out[0] == out[-1] == 0  # no other bytes are written
 
 
 @pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="the system has no such reads")

@@ -39,7 +39,7 @@ def test_equals_a_file_of_floats(compute: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["F16", "BF16"])
 def test_matrices_of_floats_stay(name: str, tmp_path: Path) -> None:
-    """But "f32" takes those of BF16 as F32, whose products do not round activations."""
+    """ "f32" alone changes BF16 matrices: it multiplies as F32, without rounding activations."""
     floats = tmp_path / "floats.gguf"
     quantize_model(demo.DRAFT, floats, name, allow_requantize=True)
     expected = InferenceEngine.from_gguf(floats).logits(TOKENS)
@@ -78,7 +78,7 @@ def test_rounded_rows_of_a_file_of_floats(tmp_path: Path, compute: str) -> None:
 @pytest.mark.parametrize("compute", ROUNDED)
 @pytest.mark.parametrize("name", ["llama", "qwen3moe"])
 def test_rounded_rows_give_the_same_bits_in_any_chunks(name: str, compute: str) -> None:
-    """Of experts, too; in one pass or in many, on any number of threads, on every instruction set."""
+    """Experts included; any number of passes and threads, every instruction set."""
     model = MODELS[name]
     tokens = tokens_of(45, VOCAB, seed=1)
     expected = Running(model.file(), compute=compute).logits(tokens)

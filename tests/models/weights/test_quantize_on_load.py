@@ -112,7 +112,7 @@ def test_rows_of_an_embedding_are_quantized_when_looked_up(tmp_path: Path) -> No
     loaded(WIDE.file(), "Q3_K").embedding("token_embd.weight", 64, 256).lookup(ids[:0], found[:0])
 
 
-@pytest.mark.parametrize("n_rows", [48, 40, 1])  # of a chunk, which become whole panels of 16
+@pytest.mark.parametrize("n_rows", [48, 40, 1])  # rows of a chunk, which fill panels of 16
 def test_matrices_of_many_chunks_are_packed_whole(
     n_rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,7 +90,7 @@ def test_left_recursion_that_llama_cpp_refuses() -> None:
 
 
 def test_a_rule_that_waits_for_many_is_looked_at_once_for_each() -> None:
-    """And not twice as often with each of them, which would never end."""
+    """The work must not double with each rule, or the check would not end."""
     names = [f"{side}-{i}" for i in range(40) for side in "ab"]
     rules: dict[str, Node] = {name: Text("x") for name in reversed(names)}
     rules["root"] = Alt((Seq(tuple(map(Ref, names[::2]))), Seq(tuple(map(Ref, names[1::2])))))
@@ -127,7 +127,7 @@ HARD = {
 @pytest.mark.parametrize("name", HARD)
 def test_hard_grammars_are_followed(name: str) -> None:
     text, document, expected = HARD[name]
-    assert Grammar.parse(text).matches(document) == expected  # one that is followed badly takes hours
+    assert Grammar.parse(text).matches(document) == expected  # a naive search takes hours
 
 
 def test_ten_megabytes_are_followed() -> None:
@@ -180,7 +180,7 @@ def test_the_budget_is_counted_in_work_and_for_each_mask_anew(monkeypatch: pytes
 
 
 def test_the_work_of_a_sequence_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of masks each within its budget: a new parser state after each token, so that no mask is known."""
+    """Each mask is within its budget; each token gives a new parser state, so no mask is cached."""
     monkeypatch.setattr("oxillama.text.grammar.state.REQUEST_WORK", 3000)
     monkeypatch.setattr("oxillama.text.grammar.state.TOKEN_WORK", 10)
     grammar = Grammar.parse('root ::= "(" root ")" | [a-z]+')

@@ -16,7 +16,7 @@ POINTS = [
 
 
 def spellings(point: int) -> set[str]:
-    """Of one character, all that JSON has."""
+    """All JSON spellings of one character."""
     char = chr(point)
     units = char.encode("utf-16-be")
     codes = ["".join(f"\\u{units[i] * 256 + units[i + 1]:04x}" for i in range(0, len(units), 2))]

@@ -218,7 +218,7 @@ def test_harmony_goes_on_behind_a_call_that_failed() -> None:
     ],
 )
 def test_texts_around_answers(name: str, text: str, call: str) -> None:
-    """They are no part of the text, and the grammar has them."""
+    """Marks around answers are not part of the text; the grammar writes the marks."""
     form = GRAMMARS[name]
     if form.reasoning is None:
         form = grammar_of_template(
@@ -354,7 +354,7 @@ def test_the_format_of_a_template(source: str, name: str, reasoning: str | None)
 
 
 def test_ids_of_numbered_calls() -> None:
-    """They are what the template writes the result with."""
+    """The template writes the result with the id."""
     text = (
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.ping:3<|tool_call_argument_begin|>{}"
         "<|tool_call_end|><|tool_calls_section_end|>"

@@ -131,7 +131,7 @@ def test_names_that_python_changes(tool: dict[str, Any]) -> None:
 
 
 def test_a_list_that_its_delimiter_begins() -> None:
-    """Nothing stands between them, for ``functools`` alone is text."""
+    """No space may follow ``functools``, because ``functools`` alone is text."""
     grammar = grammar_of(FORMATS["firefunction"], "required", [{"name": "ping"}])
     assert grammar.matches('functools[{"name": "ping", "arguments": {}}]')
     assert not grammar.matches('functools [{"name": "ping", "arguments": {}}]')

@@ -239,7 +239,7 @@ def test_strings_that_begin_like_json_stay_strings(name: str, kind: str) -> None
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_string_like_json_is_written_as_one(name: str) -> None:
-    """Of every format, a text that its grammar allows is parsed as the string."""
+    """A text that the grammar of a format allows is parsed as the string."""
     for seed, value in enumerate(LIKE_JSON[:7]):
         text = {"allOf": [{"$ref": "#/$defs/E"}], "description": "as pydantic 1 writes enumerations"}
         parameters = {"properties": {"s": text}, "required": ["s"], "$defs": {"E": {"enum": [value]}}}

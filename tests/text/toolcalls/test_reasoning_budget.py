@@ -106,7 +106,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> InferenceEngine:
 
 
 def answer(engine: InferenceEngine, **options: Any) -> Completion:
-    """To `ASK`, with a seed."""
+    """The answer to `ASK` with a fixed seed."""
     return engine.stream_chat(ASK, **{"seed": 3, "max_tokens": 60, "temperature": 2.0, **options}).result()
 
 
@@ -115,7 +115,7 @@ def test_the_end_is_forced_and_the_answer_follows(engine: InferenceEngine) -> No
     assert free.text == "" and len(free.tokens) == 60
     closing = engine.tokenizer.encode("</think>", add_special=False)
     n = next(i for i in range(60) if bounded.tokens[i : i + len(closing)] == closing)
-    assert 9 <= n <= 12  # with the rest of a character
+    assert 9 <= n <= 12  # including the rest of a character
     assert bounded.tokens[:n] == free.tokens[:n]
     assert bounded.reasoning.strip() == engine.tokenizer.decode(free.tokens[:n]).strip()
     assert bounded.text

@@ -33,7 +33,7 @@ def test_what_is_read_wrongly_is_told() -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_conversation_is_written(name: str) -> None:
-    """With all calls and results, each once."""
+    """The text has each call and each result once."""
     template = ChatTemplate(FAMILIES[name])
     for title, given in CONVERSATIONS.items():
         messages = fitted(given["messages"], template)

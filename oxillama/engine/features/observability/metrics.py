@@ -120,7 +120,7 @@ class EngineMetrics(Observer):
             "kv_type": model.config.kv_type,
             "version": __version__,
         }
-        # not of the model itself, whose thread ends when nobody refers to it
+        # no reference to the model, whose thread ends when nobody refers to it
         decoder, held = model.runner.model, (model.pool, model.prefix_cache, model.scheduler)
         return cls(partial(gauges, *held, decoder.store, matrix_bytes(decoder), model._features), labels)
 

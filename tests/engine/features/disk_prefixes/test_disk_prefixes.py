@@ -527,7 +527,7 @@ def test_a_call_that_fails_leaves_whole_blocks(tmp_path: Path) -> None:
             BlockFolder(path, 1 << 20).write(f"{n}{KV}", block(n))
 
     def use() -> None:
-        folder = BlockFolder(path, 4200)  # of which four fit
+        folder = BlockFolder(path, 4200)  # four blocks fit
         for n in range(2, 6):
             if not folder.has(f"{n}{KV}"):
                 folder.write(f"{n}{KV}", block(n))

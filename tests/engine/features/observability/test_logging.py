@@ -53,7 +53,7 @@ def test_a_log_at_info_has_nothing_of_the_users(caplog: pytest.LogCaptureFixture
     shown = [r.getMessage() for r in caplog.records if r.levelno >= logging.INFO]
     assert not [line for line in shown if "SECRET" in line or "toad" in line]
     assert "request 2: ValueError" in shown
-    assert "request 2: SECRET in a stage" in caplog.messages  # at DEBUG alone
+    assert "request 2: SECRET in a stage" in caplog.messages  # only at DEBUG
 
 
 def test_a_refusal_is_logged(caplog: pytest.LogCaptureFixture) -> None:

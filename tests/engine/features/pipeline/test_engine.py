@@ -130,7 +130,7 @@ def dying(*at: int) -> tuple[list[Dying], Any]:
 
 @pytest.mark.parametrize("at", [0, 1, 2, 7, 20])
 def test_texts_go_on_after_the_end_of_a_stage(alone: InferenceEngine, at: int) -> None:
-    """In a prompt, in a batch, while others wait; sessions and pinned prefixes too."""
+    """The stage ends in a prompt, in a batch, or while others wait; sessions and prefixes continue."""
     made, connect = dying(at, 30)
     with StagedEngine.from_gguf(demo.STORY, connect=connect, **KIND) as engine:
         assert engine.generate_batch(PROMPTS, **DRAWN) == alone.generate_batch(PROMPTS, **DRAWN)
