@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import ApiError, invalid
 from oxillama.base.config import GenerationOptions
 from oxillama.base.config.server import ServerConfig, is_key
 from oxillama.errors import ConfigError
@@ -244,12 +244,7 @@ def within_limits(options: GenerationOptions, asked: Container[str]) -> Generati
         if value is None or name not in asked:
             changes[name] = most
         else:
-            raise ApiError(
-                400,
-                f"{name}: expected at most {most} on this server, got {value}",
-                param=name,
-                code="invalid_value",
-            )
+            raise invalid(name, f"at most {most} on this server", value)
     if caller.name:
         changes["tenant"] = caller.name
     if caller.salt:

@@ -323,12 +323,3 @@ def tool_result(id: str, content: Any, names: Mapping[str, str]) -> dict[str, An
     """The result of a call as a message in OpenAI's form; ``names`` has the tools by the ids of calls."""
     message = {"role": "tool", "tool_call_id": id, "content": content}
     return {**message, "name": names[id]} if id in names else message
-
-
-def refuse_others(where: str, value: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raises ApiError for a field that is not known."""
-    for name, item in value.items():
-        if name not in known and item is not None:
-            place = f"{where}.{name[:200]}"
-            message = f"{place}: expected one of {', '.join(known)}, got another field"
-            raise ApiError(400, message, param=place, code="unknown_parameter")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from oxillama.errors import (
@@ -152,6 +152,17 @@ def unsupported(param: str, expected: str, value: object) -> ApiError:
     found = invalid(param, expected, value)
     found.code = "unsupported_value"
     return found
+
+
+def refuse_others(
+    where: str, value: Mapping[str, Any], known: Sequence[str], ignored: Container[str] = ()
+) -> None:
+    """Raises ApiError for a field that is neither known nor ignored, unless it is null."""
+    for name, item in value.items():
+        if name not in known and name not in ignored and item is not None:
+            place = f"{where}.{name[:200]}"
+            message = f"{place}: expected one of {', '.join(known)}, got another field"
+            raise ApiError(400, message, param=place, code="unknown_parameter")
 
 
 def body_too_large(n_bytes: int, most: int) -> ApiError:

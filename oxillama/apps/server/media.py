@@ -21,7 +21,7 @@ from urllib.parse import unquote_to_bytes
 import numpy as np
 
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError, invalid, prompt_too_long
+from oxillama.apps.server.errors import ApiError, invalid, prompt_too_long, refuse_others, unsupported
 from oxillama.apps.server.processes import JobTooLate, NoProcess
 from oxillama.apps.server.prompts import check_text
 from oxillama.apps.server.workers import pools
@@ -58,6 +58,9 @@ MOST_DECODED = 1 << 30
 
 PARTS = {"image_url": "image", "input_image": "image", "input_audio": "audio", "audio_url": "audio"}
 """Types of parts that are media, and their kinds."""
+
+NO_FIELDS = ("cache_control",)
+"""Fields of parts that say nothing."""
 
 DETAILS = ("auto", "high", "original")
 """Values of OpenAI's ``detail`` that ask for no less than the model takes."""
@@ -119,12 +122,12 @@ def encoded_of(where: str, part: Mapping[str, Any], kind: str) -> tuple[str, str
         "audio_url": ("type", "audio_url"),
         "input_audio": ("type", "input_audio"),
     }[kind]
-    refuse_fields(where, part, known)
+    refuse_others(where, part, known, NO_FIELDS)
     name = known[1]
     value, place = part.get(name), f"{where}.{name}"
     if isinstance(value, Mapping):
         inner = ("data", "format") if kind == "input_audio" else ("url", "detail")
-        refuse_fields(place, value, inner)
+        refuse_others(place, value, inner, NO_FIELDS)
         check_detail(f"{place}.detail", value.get("detail"))
         form = value.get("format")
         if kind == "input_audio" and form not in (None, *SOUND_FORMATS):
@@ -139,19 +142,10 @@ def encoded_of(where: str, part: Mapping[str, Any], kind: str) -> tuple[str, str
     return base64_of(value, place), place
 
 
-def refuse_fields(where: str, value: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raises ApiError for a field that is not known; ``cache_control`` and null say nothing."""
-    for name, item in value.items():
-        if name not in (*known, "cache_control") and item is not None:
-            message = f"{where}.{name:.200}: expected one of {', '.join(known)}, got another field"
-            raise ApiError(400, message, param=f"{where}.{name:.200}", code="unknown_parameter")
-
-
 def check_detail(where: str, value: Any) -> None:
     """Raises ApiError for a detail that asks for fewer tokens than the model has for a picture."""
     if value is not None and value not in DETAILS:
-        message = f"{where}: expected one of {', '.join(DETAILS)}, got {value!r:.200}"
-        raise ApiError(400, message, param=where, code="unsupported_value")
+        raise unsupported(where, f"one of {', '.join(DETAILS)}", value)
 
 
 def base64_of(url: str, where: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from oxillama.apps.server.callers import context, within_limits
-from oxillama.apps.server.errors import ApiError, invalid
+from oxillama.apps.server.errors import ApiError, invalid, unsupported
 from oxillama.apps.server.loras import loras
 from oxillama.apps.server.no_effect import NO_EFFECT
 from oxillama.apps.server.prompts import bounded
@@ -182,8 +182,7 @@ def check_harmless(name: str, value: Any) -> None:
     value = whole(value)
     if allowed is not None and not any(type(value) is type(v) and value == v for v in allowed):
         shown = " or ".join(map(repr, allowed))
-        message = f"{name}: expected {shown}, which is all that is supported, got {value!r:.200}"
-        raise ApiError(400, message, param=name, code="unsupported_value")
+        raise unsupported(name, f"{shown}, which is all that is supported", value)
 
 
 def options_of(

@@ -17,8 +17,7 @@ from starlette.responses import Response
 
 from oxillama.apps.mcp import McpClient, McpTool
 from oxillama.apps.server.bodies import ChatBody
-from oxillama.apps.server.chats import refuse_others
-from oxillama.apps.server.errors import ApiError, invalid
+from oxillama.apps.server.errors import ApiError, invalid, refuse_others
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.openai.chat import Answer, choice
 from oxillama.apps.server.running import chosen, connected, deltas, in_thread
