@@ -164,6 +164,7 @@ class RequestContext:
 
     Attributes:
         client: whose turn its work takes: the key, or the address of a client without one.
+        request_id: in the answer and the logs; None outside of a server.
         config, pools: of the server.
         receive: tells, once the body is read, that the client has gone; None where nobody can tell.
         n_bytes: of the body.
@@ -181,6 +182,7 @@ class RequestContext:
 
     caller: Caller = field(default_factory=Caller)
     client: str = ""
+    request_id: str | None = None
     config: ServerConfig = field(default_factory=ServerConfig)
     pools: Any = None
     receive: Receive | None = None

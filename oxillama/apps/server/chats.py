@@ -122,11 +122,7 @@ class Chat:
         return replace(self, messages=messages)._escaped(engine), held  # rendering refuses other parts
 
     def prepared(
-        self,
-        engine: InferenceEngine,
-        request_id: str,
-        rest: Mapping[str, Any],
-        **fixed: Any,
+        self, engine: InferenceEngine, rest: Mapping[str, Any], **fixed: Any
     ) -> tuple[list[int], GenerationOptions]:
         """The token ids of the prompt, a `MediaPrompt` if it has media, and the options of the request.
 
@@ -141,7 +137,7 @@ class Chat:
         if self.tools or self.tool_choice not in ("auto", "none"):
             fixed |= {"tools": self.tools or None, "tool_choice": self.tool_choice}
             fixed["parallel_tool_calls"] = self.parallel_tool_calls
-        options = options_of(rest, engine, {"max_tokens": None}, request_id=request_id, **fixed)
+        options = options_of(rest, engine, {"max_tokens": None}, **fixed)
         if self.all_variables.get(BUDGET) == 0 and options.reasoning_budget is None:
             options = options._changed(reasoning_budget=0)
         check_messages(engine, self.messages, self.name)

@@ -167,7 +167,9 @@ class Gate:
         state["request_id"] = request_id
         address = (scope.get("client") or ("-",))[0]
         tag = state.get("id_tag", "")
-        found = RequestContext(client=address, config=self.config, pools=self.pools, id_tag=tag)
+        found = RequestContext(
+            client=address, request_id=request_id, config=self.config, pools=self.pools, id_tag=tag
+        )
         CONTEXT.set(found)
         if self.records is not None and scope["method"] == "POST":
             found.recording = Recording(scope, self.config)

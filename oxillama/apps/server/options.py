@@ -229,8 +229,10 @@ def options_of(
             check_harmless(name, value)
         else:
             raise unknown(name, known)
-    most = context().config.max_tokens
-    usual = {"window": WINDOW, **defaults, **({} if most is None else {"max_tokens": most})}
+    here = context()
+    usual = {"window": WINDOW, "request_id": here.request_id, **defaults}
+    if here.config.max_tokens is not None:
+        usual["max_tokens"] = here.config.max_tokens
     found = GenerationOptions.of(None, {**usual, **fixed, **chosen}, engine.config.sampler)
     return within_limits(found, {*fixed, *chosen})
 

@@ -125,12 +125,12 @@ async def messages(request: Request) -> Response | EventStream:
         if (choice.name is None) == (choice.type == "tool"):
             wanted = "the name of a tool" if choice.type == "tool" else f"none for {choice.type}"
             raise invalid("tool_choice.name", wanted, choice.name)
-        schema, id = format_of(body), request.state.request_id
+        schema = format_of(body)
         head = {"id": f"msg_{uuid.uuid4().hex}", "model": here.hosted.name}
         shows_thinking = body.thinking is None or body.thinking.display != "omitted"
         budget = None if body.thinking is None else body.thinking.budget_tokens
         limits = {} if budget is None else {"reasoning_budget": budget}
-        prompt, options = chat.prepared(engine, id, body.rest, stop=stop, json_schema=schema, **limits)
+        prompt, options = chat.prepared(engine, body.rest, stop=stop, json_schema=schema, **limits)
         blocks = Blocks(head, partial(chat.ids_of, prompt), shows_thinking)
         return blocks, prompt, options, start_at_once(engine, [prompt], options)
 

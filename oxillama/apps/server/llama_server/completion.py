@@ -55,7 +55,7 @@ async def infill(request: Request) -> Response | EventStream:
 
 async def answer(request: Request, body: NativeBody) -> Response | EventStream:
     here, engine = await chosen(request, body.model)
-    found = await in_thread(Answer, engine, here.hosted, body, request.state.request_id)
+    found = await in_thread(Answer, engine, here.hosted, body)
     if body.stream:
         return EventStream(found.lines(), here.config.ping_seconds)
     return await connected(request, found.whole())
@@ -76,7 +76,7 @@ class Answer:
     Raises ApiError, and errors of the library.
     """
 
-    def __init__(self, engine: InferenceEngine, hosted: Hosted, body: NativeBody, request_id: str) -> None:
+    def __init__(self, engine: InferenceEngine, hosted: Hosted, body: NativeBody) -> None:
         self.engine: InferenceEngine = engine
         self.hosted: Hosted = hosted
         self.body: NativeBody = body
@@ -84,18 +84,14 @@ class Answer:
             message = "post_sampling_probs: expected n_probs beside it, got none"
             raise ApiError(400, message, param="post_sampling_probs", code="invalid_value")
         self.options: GenerationOptions = options_of(
-            body.rest,
-            engine,
-            {"max_tokens": None},
-            top_logprobs=body.n_probs or None,
-            request_id=request_id,
+            body.rest, engine, {"max_tokens": None}, top_logprobs=body.n_probs or None
         )
         if isinstance(body, InfillBody):
             self.prompts: list[list[int]] = [infill_prompt(engine, body)]
         else:
             self.prompts = prompt_lists(engine, body.prompt.each, media=True, is_list=body.prompt.is_list)
         if not body.stream:
-            check_texts(self.options, len(self.prompts), self.options.max_tokens)
+            check_texts(self.options, len(self.prompts))
 
     def started(self) -> AbstractAsyncContextManager[list[Generation]]:
         """The generations; they keep the slot, if the body names one, until the block ends."""

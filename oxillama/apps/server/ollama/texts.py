@@ -177,9 +177,7 @@ async def chat(request: Request) -> Response | EventStream:
     if not body.messages:
         return await only_load(request, body, message({}))
     asked = await ask(request, body.model, body.keep_alive)
-    return await answer(
-        request, body, await in_thread(started, plan_of_chat, asked, body, request.state.request_id)
-    )
+    return await answer(request, body, await in_thread(started, plan_of_chat, asked, body))
 
 
 async def generate(request: Request) -> Response | EventStream:
@@ -188,9 +186,7 @@ async def generate(request: Request) -> Response | EventStream:
     if not (body.prompt or body.suffix or body.context or body.images):
         return await only_load(request, body, response({}))
     asked = await ask(request, body.model, body.keep_alive)
-    return await answer(
-        request, body, await in_thread(started, plan_of_text, asked, body, request.state.request_id)
-    )
+    return await answer(request, body, await in_thread(started, plan_of_text, asked, body))
 
 
 def started(make: Callable[..., Plan], *arguments: Any) -> Plan:
@@ -227,17 +223,17 @@ def fixed_of(body: TextBody) -> dict[str, Any]:
     }
 
 
-def plan_of_chat(asked: Asked, body: OllamaChatBody, request_id: str) -> Plan:
+def plan_of_chat(asked: Asked, body: OllamaChatBody) -> Plan:
     """The plan of a chat. Raises ApiError, and errors of the library."""
     chat = Chat(conversation(body.messages), body.tools, tool_choice=body.tool_choice)
-    return plan_of_talk(asked, body, chat, request_id)
+    return plan_of_talk(asked, body, chat)
 
 
-def plan_of_talk(asked: Asked, body: TextBody, chat: Chat, request_id: str) -> Plan:
+def plan_of_talk(asked: Asked, body: TextBody, chat: Chat) -> Plan:
     rest, context = context_of(asked.engine, body)
     variables = thinking(asked.engine, body.think, bool(chat.tools))
     chat = replace(chat, variables=variables, room=context)
-    prompt, options = chat.prepared(asked.engine, request_id, rest, **fixed_of(body))
+    prompt, options = chat.prepared(asked.engine, rest, **fixed_of(body))
     plan = Plan(asked, prompt, options, message, partial(chat.ids_of, prompt))
     return within_context(plan, context, chat.name)
 
@@ -255,7 +251,7 @@ def within_context(plan: Plan, context: int, name: str) -> Plan:
     return replace(plan, options=replace(plan.options, max_tokens=free if most is None else min(most, free)))
 
 
-def plan_of_text(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
+def plan_of_text(asked: Asked, body: GenerateBody) -> Plan:
     """The plan of a text. Raises ApiError, and errors of the library."""
     tokenizer = asked.engine.tokenizer
     has_template = "default" in tokenizer.templates
@@ -276,12 +272,12 @@ def plan_of_text(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
     if body.system and not has_template:
         raise invalid("system", "a model with a chat template", body.system)
     if plain:
-        plan = plan_of_plain(asked, body, request_id)
+        plan = plan_of_plain(asked, body)
     else:
         said = [{"role": "system", "content": body.system}] if body.system else []
         content = with_images(body.prompt, body.images, "images")
         said += [{"role": "user", "content": content}] if content or not body.context else []
-        plan = plan_of_talk(asked, body, Chat(said, name="prompt"), request_id)
+        plan = plan_of_talk(asked, body, Chat(said, name="prompt"))
         plan = replace(plan, shape=response)
     if body.context:
         opening = plan.prompt[1:] if plan.prompt[:1] == [tokenizer.bos_id] else plan.prompt
@@ -291,13 +287,11 @@ def plan_of_text(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
     return within_context(replace(plan, keeps_context=keeps_context), context, "prompt")
 
 
-def plan_of_plain(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
+def plan_of_plain(asked: Asked, body: GenerateBody) -> Plan:
     """A plain prompt, or a prompt with a suffix."""
     engine = asked.engine
     rest, context = context_of(engine, body)
-    options: GenerationOptions = options_of(
-        rest, engine, {"max_tokens": None}, request_id=request_id, **fixed_of(body)
-    )
+    options = options_of(rest, engine, {"max_tokens": None}, **fixed_of(body))
     prompt: Any
     if body.images:
         texts = [*[""] * len(body.images), body.prompt]

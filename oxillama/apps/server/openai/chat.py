@@ -51,7 +51,7 @@ async def chat_completions(request: Request) -> Response | EventStream:
     if any(tool.get("type") == "mcp" for tool in body.tools):
         return await answered_with_tools(request, body)
     here, engine = await chosen(request, body.model)
-    answer = await in_thread(Answer, engine, here.hosted, body, request.state.request_id)
+    answer = await in_thread(Answer, engine, here.hosted, body)
     if body.stream:
         return EventStream(answer.lines(), here.config.ping_seconds)
     return await connected(request, answer.whole())
@@ -83,7 +83,7 @@ class Answer:
     Raises ApiError, and errors of the library.
     """
 
-    def __init__(self, engine: InferenceEngine, hosted: Hosted, body: ChatBody, request_id: str) -> None:
+    def __init__(self, engine: InferenceEngine, hosted: Hosted, body: ChatBody) -> None:
         if body.top_logprobs is not None and not body.logprobs:
             message = "top_logprobs: expected logprobs true beside it, got false"
             raise ApiError(400, message, param="top_logprobs")
@@ -100,11 +100,7 @@ class Answer:
         )
         self.chat: Chat = chat
         self.prompt, self.options = chat.prepared(
-            engine,
-            request_id,
-            body.rest,
-            logprobs=body.logprobs or None,
-            top_logprobs=body.top_logprobs or None,
+            engine, body.rest, logprobs=body.logprobs or None, top_logprobs=body.top_logprobs or None
         )
         has_text = body.verbose and isinstance(self.prompt, MediaPrompt)
         self.prompt_text: str | None = chat.text(engine) if has_text else None
@@ -112,7 +108,7 @@ class Answer:
             message = "continue_final_message: cannot be combined with a grammar, which rules a whole answer"
             raise ApiError(400, message, param="continue_final_message", code="invalid_value")
         if not body.stream:
-            check_texts(self.options, body.n, self.options.max_tokens)
+            check_texts(self.options, body.n)
         self.generations: list[Generation] | None = None
         if body.id_slot < 0:
             self.generations = start_at_once(engine, [self.prompt], self.options, body.n)

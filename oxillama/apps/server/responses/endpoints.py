@@ -89,7 +89,6 @@ async def responses(request: Request) -> Response | EventStream:
         chat = chat_of(engine, body, before)
         prompt, options = chat.prepared(
             engine,
-            request.state.request_id,
             body.rest,
             max_tokens=body.max_output_tokens,
             json_schema=schema_of(body.text.format),
