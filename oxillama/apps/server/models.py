@@ -18,12 +18,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.daemons import in_daemon
 from oxillama.apps.server.errors import ApiError, without_paths
 from oxillama.apps.server.media import taken_by
 from oxillama.apps.server.model_names import other_name
 from oxillama.apps.server.slots import Slots
 from oxillama.apps.server.urgency import be_urgent
+from oxillama.apps.server.workers import in_daemon
 from oxillama.base.config.server import ServerConfig
 from oxillama.base.memory import return_freed_memory
 from oxillama.errors import ConfigError, OxiLlamaError, QueueFull

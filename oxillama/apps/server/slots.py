@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from oxillama.apps.server.daemons import in_daemon
 from oxillama.apps.server.errors import ApiError, invalid, without_paths
+from oxillama.apps.server.workers import in_daemon
 from oxillama.base.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation

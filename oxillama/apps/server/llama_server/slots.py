@@ -11,12 +11,12 @@ from starlette.responses import Response
 
 from oxillama.apps.server.bodies import Body, read_body, require_json
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.daemons import in_daemon
 from oxillama.apps.server.errors import ApiError
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.llama_server.status import refuse_unless
 from oxillama.apps.server.running import chosen, connected, present, served
 from oxillama.apps.server.slots import file_in, to_its_end
+from oxillama.apps.server.workers import in_daemon
 
 ACTIONS = ("save", "restore", "erase")
 

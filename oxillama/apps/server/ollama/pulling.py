@@ -13,7 +13,6 @@ from starlette.responses import Response
 
 from oxillama.apps.server.bodies import read_body
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.daemons import in_daemon
 from oxillama.apps.server.errors import ApiError, without_paths
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.models import Models
@@ -21,6 +20,7 @@ from oxillama.apps.server.ollama.bodies import PullBody
 from oxillama.apps.server.ollama.texts import stream
 from oxillama.apps.server.running import connected, in_thread, last, served
 from oxillama.apps.server.stream import EventStream
+from oxillama.apps.server.workers import in_daemon
 from oxillama.errors import ConfigError, ModelFileError
 from oxillama.gguf.hub.download import fetch
 from oxillama.gguf.hub.listing import HubFile
