@@ -116,12 +116,12 @@ async def leased(request: Request, hosted: Hosted) -> Lease:
     return lease
 
 
+@dataclass(eq=False)
 class Leases:
     """A middleware that releases the models of a request when its answer has ended."""
 
-    def __init__(self, app: ASGIApp, models: Models) -> None:
-        self.app = app
-        self.models: Models = models
+    app: ASGIApp
+    models: Models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from json.encoder import encode_basestring
 from typing import Any
@@ -116,13 +117,14 @@ class EventForwarder:
         self._rest.set_result(lines)
 
 
+@dataclass(eq=False)
 class EventStream:
     """An answer that comes in pieces, of server-sent events or other lines, as an ASGI application.
 
     The status is sent with the first event, or after ``ping_seconds``: what goes wrong before is an answer of
     its own status, later it is an event. Comments are sent while nothing else is.
 
-    Args:
+    Attributes:
         lines: texts of events, and relays of what comes of a generation. It is closed when the client goes
             away.
         ping_seconds: seconds without an event after which a comment is sent; None: no comments.
@@ -131,21 +133,13 @@ class EventStream:
         ping: what is sent while nothing else is.
     """
 
-    def __init__(
-        self,
-        lines: AsyncIterator[str | EventForwarder],
-        ping_seconds: float | None,
-        failed: Callable[[ApiError], str] = error_lines,
-        content_type: str = "text/event-stream; charset=utf-8",
-        ping: bytes = PING,
-    ) -> None:
-        self.lines: AsyncIterator[str | EventForwarder] = lines
-        self.ping_seconds: float | None = ping_seconds
-        self.failed = failed
-        self.content_type: str = content_type
-        self.ping: bytes = ping
-        self._is_quiet = True
-        self._has_begun = False
+    lines: AsyncIterator[str | EventForwarder]
+    ping_seconds: float | None
+    failed: Callable[[ApiError], str] = error_lines
+    content_type: str = "text/event-stream; charset=utf-8"
+    ping: bytes = PING
+    _is_quiet: bool = field(default=True, init=False)
+    _has_begun: bool = field(default=False, init=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._write_now: Callable[[bytes], bool] | None = scope.get("state", {}).get("write_now")

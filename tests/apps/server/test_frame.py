@@ -338,7 +338,7 @@ def test_the_access_log_has_tokens_and_rates_and_no_files_of_the_page(
     body = {"prompt": prompt, "max_tokens": 5, "ignore_eos": True}
     n_prompt = len(engine.tokenizer.encode(prompt))
     with caplog.at_level(logging.INFO), serving(engine) as client:
-        for path in the_page().paths:
+        for path in the_page():
             assert client.ask(path).status == 200
         client.ask("/page/x/none.js")
         client.ask("/health")

@@ -22,7 +22,7 @@ FILES = sorted(path for path in FOLDER.rglob("*") if path.is_file() and path.suf
 VENDOR = FOLDER / "vendor"
 OWN = [path for path in FILES if path.parent != VENDOR]
 NAMES = [path.relative_to(FOLDER).as_posix() for path in FILES]
-ASSETS = [path for path in the_page().paths if path != "/"]
+ASSETS = [path for path in the_page() if path != "/"]
 
 
 def draft() -> InferenceEngine:
@@ -47,7 +47,7 @@ def references(path: Path) -> list[str]:
 
 def test_every_file_is_served_with_its_type_and_headers(client: Client) -> None:
     assert len(ASSETS) == len(FILES) - 1
-    for path in the_page().paths:
+    for path in the_page():
         answer = client.ask(path)
         suffix = path.rpartition(".")[2] if "." in path else "html"
         assert (answer.status, answer.headers["content-type"]) == (200, TYPES[suffix]), path
@@ -89,11 +89,11 @@ def test_the_version_changes_with_any_file(tmp_path: Path, monkeypatch: pytest.M
     def paths(text: str) -> frozenset[str]:
         script.write_text(text)
         the_page.cache_clear()
-        return the_page().paths
+        return frozenset(the_page())
 
     try:
         first, second, again = paths("1"), paths("2"), paths("1")
-        index = the_page().files["/"].data.decode()
+        index = the_page()["/"].data.decode()
     finally:
         the_page.cache_clear()
     assert first == again and not (first & second) - {"/"}
@@ -162,7 +162,7 @@ def test_files_name_files_that_there_are_and_none_is_left_over() -> None:
 
 def test_a_key_is_not_needed_for_the_files_alone() -> None:
     with serving(draft(), api_keys=("secret",)) as client:
-        for path in the_page().paths:
+        for path in the_page():
             assert client.ask(path).status == 200
         for path in ("/v1/models", "/props", "/page/x/y", "/page", "//", "/index.html"):
             assert client.ask(path).status == 401
@@ -170,7 +170,7 @@ def test_a_key_is_not_needed_for_the_files_alone() -> None:
 
 def test_the_page_can_be_left_out() -> None:
     with serving(draft(), page=False) as client:
-        for path in the_page().paths:
+        for path in the_page():
             assert client.ask(path).status == 404
         assert client.ask("/v1/models").status == 200
     with serving(draft(), page=False, api_keys=("secret",)) as client:
