@@ -132,6 +132,13 @@ class Hosted:
         """The counters of all its engines, and the gauges of the present one; None before the first."""
         return self.counted if self.engine is None else self.engine.metrics.snapshot().after(self.counted)
 
+    def keep(self) -> None:
+        """Ends the time after which it is unloaded."""
+        self.expires_at = math.inf
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
     def ready(self) -> InferenceEngine:
         """The engine. Raises ApiError while the model is not loaded."""
         if self.engine is None:
@@ -236,10 +243,7 @@ class Models:
 
     def _take(self, hosted: Hosted) -> None:
         hosted.n_running += 1
-        hosted.expires_at = math.inf
-        if hosted.timer is not None:
-            hosted.timer.cancel()
-            hosted.timer = None
+        hosted.keep()
 
     def release(self, hosted: Hosted, idle_seconds: float | None = None) -> None:
         """Ends what `acquire` began.
@@ -331,19 +335,16 @@ class Models:
 
     async def _unload(self, hosted: Hosted) -> None:
         engine, hosted.engine = hosted.engine, None
-        hosted.is_leaving, hosted.expires_at, hosted.slots = False, math.inf, Slots()
-        if hosted.timer is not None:
-            hosted.timer.cancel()
-            hosted.timer = None
+        hosted.is_leaving, hosted.slots = False, Slots()
+        hosted.keep()
         if engine is not None:
             metrics, earlier = engine.metrics, hosted.counted
             hosted.counted = metrics.snapshot().after(earlier).closed()
             closing = asyncio.ensure_future(in_daemon(engine.close))
             del engine
             await asyncio.shield(closing)
-            hosted.counted = (
-                metrics.snapshot().after(earlier).closed()
-            )  # including the requests that the close has ended
+            # including the requests that the close has ended
+            hosted.counted = metrics.snapshot().after(earlier).closed()
             del closing, metrics
             gc.collect(1)  # errors of ended requests; a full collection would stop the event loop for 0.2 s
             await in_daemon(return_freed_memory)
@@ -374,8 +375,7 @@ class Models:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for hosted in self:
-            if hosted.timer is not None:
-                hosted.timer.cancel()
+            hosted.keep()
             if hosted.engine is not None:
                 hosted.engine.close()
 

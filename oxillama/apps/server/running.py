@@ -102,11 +102,9 @@ async def leased(request: Request, hosted: Hosted) -> Lease:
 
     Raises as `chosen`; ApiError with 429 for a key over its limits.
     """
-    models, asked = served(request).models, context()
+    models = served(request).models
     if not request.state.leases and request.method != "GET":
-        if not asked.caller.try_enter():
-            await connected(request, asked.caller.enter())
-        asked.ends.append(asked.caller.leave)
+        await enter(request)
     if hosted.is_ready:
         await models.acquire(hosted)
     else:
@@ -114,6 +112,17 @@ async def leased(request: Request, hosted: Hosted) -> Lease:
     lease = Lease(hosted)
     request.state.leases.append(lease)
     return lease
+
+
+async def enter(request: Request) -> None:
+    """Waits until the key has room for one more request, which it has until the answer has ended.
+
+    Raises ApiError for a key over its limits, ClientGone.
+    """
+    asked = context()
+    if not asked.caller.try_enter():
+        await connected(request, asked.caller.enter())
+    asked.ends.append(asked.caller.leave)
 
 
 @dataclass(eq=False)
