@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from oxillama.apps.server.callers import context
 from oxillama.apps.server.errors import ApiError, without_paths
@@ -26,14 +26,10 @@ from oxillama.apps.server.urgency import be_urgent
 from oxillama.apps.server.workers import in_daemon
 from oxillama.base.config.server import ServerConfig
 from oxillama.base.memory import return_freed_memory
+from oxillama.engine.engine import InferenceEngine
+from oxillama.engine.features.observability.metrics_snapshot import MetricsSnapshot
 from oxillama.errors import ConfigError, OxiLlamaError, QueueFull
 from oxillama.models.media.beside import found_beside, takes
-
-if TYPE_CHECKING:
-    from oxillama import InferenceEngine
-    from oxillama.engine.features.observability.metrics_snapshot import MetricsSnapshot
-
-T = TypeVar("T")
 
 MOST_WAITING = 1024
 """Requests of one client that wait for one model to be loaded."""

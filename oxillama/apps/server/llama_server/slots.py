@@ -46,19 +46,17 @@ async def change_slot(request: Request) -> Response:
         )
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise ApiError(400, f"id_slot: expected a number, got {text[:200]}", param="id_slot")
+    body = None
     if action == "erase":
         require_json(request, if_from_page=True)
         await request.body()
-        body = None
     else:
         body = await read_body(request, SlotBody)
     model = request.query_params.get("model")
     here, engine = await chosen(request, model if body is None else body.model or model)
-    path = (
-        None
-        if body is None
-        else file_in(folder_of(here.config.slot_save_path), body.filename, caller_folder())
-    )
+    path = None
+    if body is not None:
+        path = file_in(folder_of(here.config.slot_save_path), body.filename, caller_folder())
     answer = {"id_slot": int(text)}
 
     async def change() -> Response:

@@ -174,28 +174,29 @@ def stream(found: AsyncIterator[dict[str, Any]]) -> EventStream:
 async def chat(request: Request) -> Response | EventStream:
     """The next message of a conversation."""
     body = await read_body(request, OllamaChatBody)
-    if not body.messages:
-        return await only_load(request, body, message({}))
-    asked = await ask(request, body.model, body.keep_alive)
-    return await answer(request, body, await in_thread(started, plan_of_chat, asked, body))
+    return await answer(request, body, bool(body.messages), plan_of_chat, message)
 
 
 async def generate(request: Request) -> Response | EventStream:
     """The continuation of a prompt."""
     body = await read_body(request, GenerateBody)
-    if not (body.prompt or body.suffix or body.context or body.images):
-        return await only_load(request, body, response({}))
+    has_prompt = bool(body.prompt or body.suffix or body.context or body.images)
+    return await answer(request, body, has_prompt, plan_of_text, response)
+
+
+async def answer(
+    request: Request, body: TextBody, has_prompt: bool, make: Callable[..., Plan], shape: Shape
+) -> Response | EventStream:
+    """The answer to a body, for which ``make`` makes a plan, unless the body has no prompt."""
+    if not has_prompt:
+        return await only_load(request, body, shape({}))
     asked = await ask(request, body.model, body.keep_alive)
-    return await answer(request, body, await in_thread(started, plan_of_text, asked, body))
 
+    def started() -> Plan:
+        plan = make(asked, body)
+        return replace(plan, started=start_at_once(asked.engine, [plan.prompt], plan.options))
 
-def started(make: Callable[..., Plan], *arguments: Any) -> Plan:
-    """The plan that ``make`` makes, started if no grammar has to be compiled first."""
-    plan = make(*arguments)
-    return replace(plan, started=start_at_once(plan.asked.engine, [plan.prompt], plan.options))
-
-
-async def answer(request: Request, body: TextBody, plan: Plan) -> Response | EventStream:
+    plan = await in_thread(started)
     if body.stream:
         return stream(answers(plan, True))
     return JsonAnswer(await connected(request, last(answers(plan, False))))

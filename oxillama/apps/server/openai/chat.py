@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any
@@ -17,7 +15,7 @@ from oxillama.apps.server.chats import Chat, allowed_tools, asked_names, chat_of
 from oxillama.apps.server.errors import ApiError, invalid
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.models import Hosted
-from oxillama.apps.server.openai.completions import FINGERPRINT, usage_of
+from oxillama.apps.server.openai.completions import head_of, usage_of
 from oxillama.apps.server.openai.logprobs import chat_logprobs
 from oxillama.apps.server.prompt_progress import PromptProgress, with_progress
 from oxillama.apps.server.running import (
@@ -122,13 +120,7 @@ class Answer:
 
     def head(self, kind: str) -> dict[str, Any]:
         """The fields of every part of an answer."""
-        return {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
-            "object": kind,
-            "created": int(time.time()),
-            "model": self.hosted.name,
-            "system_fingerprint": FINGERPRINT,
-        }
+        return head_of("chatcmpl", kind, self.hosted.name)
 
     async def whole(self) -> Response:
         """The answer as one object."""

@@ -58,8 +58,6 @@ from oxillama.engine.sampling.logprobs import TokenLogprobs
 MAX_TOKENS = 16
 """Tokens of a completion where the body does not say, as OpenAI has it."""
 
-FINGERPRINT = f"oxillama-{__version__}"
-
 
 async def completions(request: Request) -> Response | EventStream:
     """The continuation of one prompt, or of several."""
@@ -110,13 +108,7 @@ class Answer:
         if body.echo:
             check_size(self.n * sum(map(self.echo_bytes, range(len(self.prompts)))), "prompt, n, logprobs")
         self.scored: list[Scored] = []
-        self.head: dict[str, Any] = {
-            "id": f"cmpl-{uuid.uuid4().hex}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": hosted.name,
-            "system_fingerprint": FINGERPRINT,
-        }
+        self.head: dict[str, Any] = head_of("cmpl", "text_completion", hosted.name)
 
     async def start(self) -> list[Generation]:
         """Starts the generations, from scored prompts if their log-probabilities are wanted."""
@@ -221,6 +213,17 @@ class Answer:
     def usage(self, generations: Sequence[Generation]) -> dict[str, Any]:
         """Numbers of tokens; a prompt counts once, however many texts continue it."""
         return usage_of(self.prompts, generations, self.most, self.has_scores)
+
+
+def head_of(prefix: str, kind: str, model: str) -> dict[str, Any]:
+    """The fields of every part of an answer; the id begins with ``prefix``."""
+    return {
+        "id": f"{prefix}-{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "system_fingerprint": f"oxillama-{__version__}",
+    }
 
 
 def usage_of(
