@@ -44,6 +44,20 @@ def listed(least: int, most: int, key: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": item, "minItems": least, "maxItems": most}
 
 
+OF_OPENAI: dict[str, dict[str, Any]] = {
+    "predicate": {},
+    "choice": {"choices": listed(2, 255, {"value": {"type": ["string", "boolean"]}})},
+    "score": {"levels": listed(2, 10, {"label": {"type": "string"}})},
+}
+"""The fields of each type of question beside those that all have, with their JSON schemas."""
+
+CRITERIA: dict[str, dict[str, Any]] = {
+    "noul": {"type": ["object", "null"]},
+    "choice": {"type": "object", "minProperties": 1},
+    "score": {"type": "array", "minItems": 2, "maxItems": 10},
+}
+"""The JSON schemas of the criteria of System One's types of questions."""
+
 DECISIONS_BODY: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -53,17 +67,7 @@ DECISIONS_BODY: dict[str, Any] = {
             "type": "array",
             "items": {
                 "anyOf": [
-                    typed("predicate", NAMED, ("instructions",)),
-                    typed(
-                        "choice",
-                        {**NAMED, "choices": listed(2, 255, {"value": {"type": ["string", "boolean"]}})},
-                        ("instructions", "choices"),
-                    ),
-                    typed(
-                        "score",
-                        {**NAMED, "levels": listed(2, 10, {"label": {"type": "string"}})},
-                        ("instructions", "levels"),
-                    ),
+                    typed(name, {**NAMED, **own}, ("instructions", *own)) for name, own in OF_OPENAI.items()
                 ]
             },
             "minItems": 1,
@@ -86,23 +90,11 @@ SYSTEMONE_BODY: dict[str, Any] = {
             "additionalProperties": {
                 "anyOf": [
                     typed(
-                        "noul",
-                        {"instructions": ANY_JSON, "criteria": {"type": ["object", "null"]}},
-                        ("instructions",),
-                    ),
-                    typed(
-                        "choice",
-                        {"instructions": ANY_JSON, "criteria": {"type": "object", "minProperties": 1}},
-                        ("instructions", "criteria"),
-                    ),
-                    typed(
-                        "score",
-                        {
-                            "instructions": ANY_JSON,
-                            "criteria": {"type": "array", "minItems": 2, "maxItems": 10},
-                        },
-                        ("instructions", "criteria"),
-                    ),
+                        name,
+                        {"instructions": ANY_JSON, "criteria": schema},
+                        ("instructions",) if name == "noul" else ("instructions", "criteria"),
+                    )
+                    for name, schema in CRITERIA.items()
                 ]
             },
         },
