@@ -12,13 +12,15 @@ from json.encoder import encode_basestring
 from typing import Any
 from uuid import uuid4
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from oxillama.apps.server.callers import context
 from oxillama.apps.server.errors import ApiError, api_error, stopping
 from oxillama.apps.server.json_text import LONE
 from oxillama.apps.server.pieces import ENCODER
-from oxillama.apps.server.running import while_connected
+from oxillama.apps.server.running import chosen, connected, in_thread, while_connected
 from oxillama.base.events import Event
 from oxillama.engine.generation import Generation
 from oxillama.engine.wakers import waker_of_loop
@@ -221,3 +223,16 @@ class EventStream:
                 await send({"type": "http.response.body", "body": self.ping, "more_body": True})
             self._is_quiet = True
             await asyncio.sleep(seconds)
+
+
+async def answered(request: Request, body: Any, make: Callable[..., Any]) -> Response | EventStream:
+    """The answer to a body, which ``make`` makes in a thread: its ``whole``, or its ``lines`` as a stream.
+
+    Raises ApiError, ClientGone, and errors of the library.
+    """
+    here, engine = await chosen(request, body.model)
+    answer = await in_thread(make, engine, here.hosted, body)
+    if body.stream:
+        return EventStream(answer.lines(), here.config.ping_seconds)
+    whole: Response = await connected(request, answer.whole())
+    return whole

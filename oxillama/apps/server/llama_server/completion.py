@@ -23,15 +23,12 @@ from oxillama.apps.server.prompt_progress import PromptProgress, with_progress
 from oxillama.apps.server.running import (
     Delta,
     checked_prompt,
-    chosen,
-    connected,
     encoded,
-    in_thread,
     prompt_lists,
     timings,
 )
 from oxillama.apps.server.slot_requests import started
-from oxillama.apps.server.stream import EventStream, data_line
+from oxillama.apps.server.stream import EventStream, answered, data_line
 from oxillama.apps.server.text_facts import facts_of
 from oxillama.base.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
@@ -45,20 +42,12 @@ ABSENT = object()
 
 async def completion(request: Request) -> Response | EventStream:
     """The continuation of one prompt, or of several."""
-    return await answer(request, await read_body(request, NativeBody))
+    return await answered(request, await read_body(request, NativeBody), Answer)
 
 
 async def infill(request: Request) -> Response | EventStream:
     """Text between two others."""
-    return await answer(request, await read_body(request, InfillBody))
-
-
-async def answer(request: Request, body: NativeBody) -> Response | EventStream:
-    here, engine = await chosen(request, body.model)
-    found = await in_thread(Answer, engine, here.hosted, body)
-    if body.stream:
-        return EventStream(found.lines(), here.config.ping_seconds)
-    return await connected(request, found.whole())
+    return await answered(request, await read_body(request, InfillBody), Answer)
 
 
 def infill_prompt(engine: InferenceEngine, body: InfillBody) -> list[int]:

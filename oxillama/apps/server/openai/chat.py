@@ -20,7 +20,6 @@ from oxillama.apps.server.openai.logprobs import chat_logprobs
 from oxillama.apps.server.prompt_progress import PromptProgress, with_progress
 from oxillama.apps.server.running import (
     chosen,
-    connected,
     in_thread,
     receipt_of,
     start_at_once,
@@ -28,7 +27,7 @@ from oxillama.apps.server.running import (
     timings,
 )
 from oxillama.apps.server.slot_requests import started
-from oxillama.apps.server.stream import DONE, EventForwarder, EventStream, TextLine, data_line
+from oxillama.apps.server.stream import DONE, EventForwarder, EventStream, TextLine, answered, data_line
 from oxillama.apps.server.text_facts import facts_of
 from oxillama.base.events import Event, TextPart
 from oxillama.base.lazy_import import lazy
@@ -48,11 +47,7 @@ async def chat_completions(request: Request) -> Response | EventStream:
     body = await read_body(request, ChatBody)
     if any(tool.get("type") == "mcp" for tool in body.tools):
         return await answered_with_tools(request, body)
-    here, engine = await chosen(request, body.model)
-    answer = await in_thread(Answer, engine, here.hosted, body)
-    if body.stream:
-        return EventStream(answer.lines(), here.config.ping_seconds)
-    return await connected(request, answer.whole())
+    return await answered(request, body, Answer)
 
 
 async def input_tokens(request: Request) -> Response:

@@ -34,9 +34,7 @@ from oxillama.apps.server.recording import with_receipt
 from oxillama.apps.server.running import (
     begin,
     checked_prompt,
-    chosen,
     compile_rules,
-    connected,
     encoded,
     in_thread,
     prompt_lists,
@@ -45,7 +43,7 @@ from oxillama.apps.server.running import (
     times_of,
 )
 from oxillama.apps.server.scoring import Scored, go_on, score
-from oxillama.apps.server.stream import DONE, EventForwarder, EventStream, TextLine, data_line
+from oxillama.apps.server.stream import DONE, EventForwarder, EventStream, TextLine, answered, data_line
 from oxillama.apps.server.workers import pools
 from oxillama.base.config import GenerationOptions
 from oxillama.base.version import __version__
@@ -61,12 +59,7 @@ MAX_TOKENS = 16
 
 async def completions(request: Request) -> Response | EventStream:
     """The continuation of one prompt, or of several."""
-    body = await read_body(request, CompletionBody)
-    here, engine = await chosen(request, body.model)
-    answer = await in_thread(Answer, engine, here.hosted, body)
-    if body.stream:
-        return EventStream(answer.lines(), here.config.ping_seconds)
-    return await connected(request, answer.whole())
+    return await answered(request, await read_body(request, CompletionBody), Answer)
 
 
 class Answer:
