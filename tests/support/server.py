@@ -73,35 +73,42 @@ class Client:
     def connect(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
 
-    def open(
+    def begin(
         self, path: str, body: Any = None, method: str | None = None, headers: dict[str, str] | None = None
-    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-        """A connection on which a request was sent, and the beginning of its answer."""
-        connection = self.connect()
-        self.send(connection, path, body, method, headers)
-        return connection, connection.getresponse()
-
-    def send(
-        self,
-        connection: http.client.HTTPConnection,
-        path: str,
-        body: Any = None,
-        method: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> None:
+    ) -> http.client.HTTPConnection:
+        """A connection on which a request was sent."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         usual = {} if data is None else {"Content-Type": "application/json"}
         verb = method or ("GET" if body is None else "POST")
+        connection = self.connect()
         connection.request(verb, path, data, {**usual, **(headers or {})})
+        return connection
+
+    def open(
+        self, path: str, body: Any = None, **how: Any
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """A connection on which a request was sent, and the beginning of its answer."""
+        connection = self.begin(path, body, **how)
+        return connection, connection.getresponse()
 
     def ask(self, path: str, body: Any = None, **how: Any) -> Answer:
         """The whole answer to a request."""
-        connection, response = self.open(path, body, **how)
-        try:
-            text = response.read().decode()
-            return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, text)
-        finally:
-            connection.close()
+        return answer_of(self.begin(path, body, **how))
+
+
+def answer_of(connection: http.client.HTTPConnection) -> Answer:
+    """The whole answer to the request that was sent on a connection, which is closed then."""
+    try:
+        response = connection.getresponse()
+        text = response.read().decode()
+        return Answer(response.status, {k.lower(): v for k, v in response.getheaders()}, text)
+    finally:
+        connection.close()
+
+
+def bearer(key: str) -> dict[str, str]:
+    """The header of a key."""
+    return {"Authorization": f"Bearer {key}"}
 
 
 @contextmanager

@@ -360,8 +360,7 @@ def test_a_client_that_goes_away_ends_its_request(client: Client, stream: bool, 
     engine = client.hosted.ready()
     before = engine.metrics.snapshot()
     body = {"prompt": PROMPT, "max_tokens": 450, "ignore_eos": True, "stream": stream, "n": n}
-    connection = client.connect()
-    client.send(connection, PATH, body)
+    connection = client.begin(PATH, body)
     until(lambda: engine.metrics.snapshot().generation_tokens > before.generation_tokens)
     connection.close()
     ended = before.finished.get("cancelled", 0) + n
@@ -374,8 +373,7 @@ def test_a_client_that_goes_away_while_its_prompt_waits(client: Client) -> None:
     engine = client.hosted.ready()
     before = engine.metrics.snapshot().finished.get("cancelled", 0)
     with stopped(engine):
-        connection = client.connect()
-        client.send(connection, PATH, {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True})
+        connection = client.begin(PATH, {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True})
         until(lambda: engine.model.thread._inbox.qsize() > 0)
         connection.close()
     until(lambda: engine.metrics.snapshot().finished.get("cancelled", 0) == before + 1)

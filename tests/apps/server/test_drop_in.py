@@ -20,7 +20,7 @@ from oxillama.apps.server.model_names import name_of_file
 from oxillama.apps.server.models import Hosted
 from oxillama.apps.server.raw_bodies import CODINGS
 from oxillama.apps.server.routes import ROUTES
-from tests.support.server import Answer, Client, serving, serving_models
+from tests.support.server import Answer, Client, answer_of, serving, serving_models
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.tool_models import AS_IT_IS, NO_THOUGHTS, tool_model
 
@@ -85,11 +85,7 @@ def send_without_type(client: Client, path: str, **headers: str) -> Answer:
     for name, value in {"Content-Length": str(len(data)), **headers}.items():
         connection.putheader(name.replace("_", "-"), value)
     connection.endheaders(data)
-    response = connection.getresponse()
-    try:
-        return Answer(response.status, dict(response.getheaders()), response.read().decode())
-    finally:
-        connection.close()
+    return answer_of(connection)
 
 
 @pytest.mark.parametrize("path", BODIES)

@@ -18,7 +18,7 @@ from oxillama.apps.server.listening import listener
 from oxillama.apps.server.models import Hosted
 from oxillama.apps.server.page.files import the_page
 from oxillama.base.config.server import ServerConfig
-from tests.support.server import Client, serving, serving_models
+from tests.support.server import Client, answer_of, serving, serving_models
 from tests.support.waiting import until
 
 MODEL, SERVER = demo.STORY, {"max_body_bytes": 10_000}
@@ -81,12 +81,10 @@ def test_a_model_that_is_loading() -> None:
             )
         (card,) = client.ask("/v1/models").json["data"]
         assert (card["id"], card["status"], "meta" in card) == ("story", {"value": "loading"}, False)
-        waiting = client.connect()
-        client.send(waiting, "/v1/completions", HELLO)
+        waiting = client.begin("/v1/completions", HELLO)
         until(lambda: len(client.hosted.waiting) == 2)  # and that of the start
         may_load.set()
-        assert waiting.getresponse().status == 200
-        waiting.close()
+        assert answer_of(waiting).status == 200
         assert client.ask("/health").status == 200
         assert client.ask("/v1/models").json["data"][0]["status"] == {"value": "loaded"}
 

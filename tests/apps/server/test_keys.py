@@ -32,7 +32,7 @@ from oxillama.base.config.server import ServerConfig
 from oxillama.engine.loop import Observers
 from oxillama.engine.protocols import Observer
 from oxillama.errors import LoadError
-from tests.support.server import Answer, Client, serving, serving_models
+from tests.support.server import Answer, Client, answer_of, bearer, serving, serving_models
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import stopped, until
 
@@ -48,7 +48,7 @@ def engine() -> Iterator[InferenceEngine]:
 
 
 def ask(client: Client, key: str, path: str, body: Any = None, **headers: str) -> Answer:
-    return client.ask(path, body, headers={"Authorization": f"Bearer {key}", **headers})
+    return client.ask(path, body, headers={**bearer(key), **headers})
 
 
 def cached(client: Client, key: str, prompt: list[int], **more: Any) -> int:
@@ -89,7 +89,7 @@ def test_stored_responses_belong_to_a_key(tmp_path: Path) -> None:
         for key, status in (("bob", 404), ("alice", 200)):
             assert ask(client, key, f"{path}/{made}").status == status
             assert (ask(client, key, path, more).status == 200) is (status == 200)
-            head = {"Authorization": f"Bearer {key}"}
+            head = bearer(key)
             assert client.ask(f"{path}/{made}", method="DELETE", headers=head).status == status
 
 
@@ -197,11 +197,10 @@ def test_what_an_admin_may(engine: InferenceEngine, path: str) -> None:
 
 def test_requests_of_a_key_run_and_wait(engine: InferenceEngine) -> None:
     body = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "stream": True, "n": 4}
-    head = {"Authorization": "Bearer alice"}
+    head = bearer("alice")
     with serving(engine, api_keys=("alice", "bob"), key_running=1, key_waiting=1) as client:
         first, response = client.open(PATH, body, headers=head)
-        second = client.connect()
-        client.send(second, PATH, {"prompt": "a", "max_tokens": 1}, headers=head)
+        second = client.begin(PATH, {"prompt": "a", "max_tokens": 1}, headers=head)
         caller = client.server._app.state.keys.caller("alice")
         until(lambda: len(caller._waiting) == 1)
         third = ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1})
@@ -210,19 +209,17 @@ def test_requests_of_a_key_run_and_wait(engine: InferenceEngine) -> None:
         assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
         first.close()
         response.close()
-        assert second.getresponse().status == 200
-        second.close()
+        assert answer_of(second).status == 200
         until(lambda: caller._n_running == 0 and not caller._waiting)
 
 
 def test_a_client_that_leaves_while_its_key_waits_gives_its_place_back(engine: InferenceEngine) -> None:
     body = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "stream": True, "n": 4}
-    head = {"Authorization": "Bearer alice"}
+    head = bearer("alice")
     with serving(engine, api_keys=("alice", "bob"), key_running=1) as client:
         first, response = client.open(PATH, body, headers=head)
         caller = client.server._app.state.keys.caller("alice")
-        second = client.connect()
-        client.send(second, PATH, {"prompt": "a", "max_tokens": 1}, headers=head)
+        second = client.begin(PATH, {"prompt": "a", "max_tokens": 1}, headers=head)
         until(lambda: len(caller._waiting) == 1)
         second.close()
         until(lambda: not caller._waiting)
@@ -268,44 +265,34 @@ def test_tokens_of_a_minute(engine: InferenceEngine, monkeypatch: pytest.MonkeyP
 
 def test_a_request_that_waits_is_refused_when_the_tokens_are_used_up(engine: InferenceEngine) -> None:
     long = {"prompt": PROMPT, "max_tokens": 40, "ignore_eos": True, "stream": True}
-    head = {"Authorization": "Bearer alice"}
+    head = bearer("alice")
     with serving(engine, api_keys=("alice", "bob"), key_tokens=100, key_running=1) as client:
         caller = client.server._app.state.keys.caller("alice")
         with stopped(engine):
-            first = client.connect()
-            client.send(first, PATH, long, headers=head)
+            first = client.begin(PATH, long, headers=head)
             until(lambda: caller._n_running == 1)
-            others = [client.connect() for _ in range(2)]
-            for connection in others:
-                client.send(connection, PATH, {"prompt": "a", "max_tokens": 1}, headers=head)
+            others = [client.begin(PATH, {"prompt": "a", "max_tokens": 1}, headers=head) for _ in range(2)]
             until(lambda: len(caller._waiting) == 2)
-        assert b"[DONE]" in first.getresponse().read()
-        for connection in others:
-            refused = connection.getresponse()
+        assert "[DONE]" in answer_of(first).text
+        for refused in map(answer_of, others):
             assert refused.status == 429 and int(refused.headers["retry-after"]) >= 2
-            connection.close()
-        first.close()
         until(lambda: caller._n_running == 0)
 
 
 def test_a_limit_that_is_raised_applies_to_those_who_wait(engine: InferenceEngine, tmp_path: Path) -> None:
     path, body = tmp_path / "keys", {"prompt": "a", "max_tokens": 1}
     path.write_text("alice running=1\nbob\n")
-    head = {"Authorization": "Bearer alice"}
+    head = bearer("alice")
     with serving(engine, api_key_file=path) as client:
         keys = client.server._app.state.keys
         caller = keys.caller("alice")
         with stopped(engine):
-            found = [client.connect() for _ in range(3)]
-            for connection in found:
-                client.send(connection, PATH, body, headers=head)
+            found = [client.begin(PATH, body, headers=head) for _ in range(3)]
             until(lambda: len(caller._waiting) == 2)
             path.write_text("alice running=3\nbob\n")
             client.server._connections._loop.call_soon_threadsafe(keys.reload)
             until(lambda: caller._n_running == 3 and not caller._waiting)
-        for connection in found:
-            assert connection.getresponse().status == 200
-            connection.close()
+        assert [answer_of(connection).status for connection in found] == [200] * 3
 
 
 def test_limits_of_every_request(engine: InferenceEngine) -> None:
@@ -334,7 +321,7 @@ def test_who_asks_without_a_key_what_needs_none_is_nobody(engine: InferenceEngin
             await app(*asgi)
 
         gate.app = seen
-        for head in ({}, {"Authorization": "Bearer root"}, {"Authorization": "Bearer no key of it"}):
+        for head in ({}, bearer("root"), {"Authorization": "Bearer no key of it"}):
             assert client.ask("/health", headers=head).status == 200
     assert [(each.limits.admin, each.limits.priority) for each in callers] == [
         (False, False),
@@ -383,10 +370,7 @@ def test_many_streams_of_other_keys_do_not_starve_one(
         steps = Steps(caller.name)
         loop = engine.model.loop
         engine.model.call(lambda: setattr(loop, "observers", Observers([*loop.observers.every, steps])))
-        held = [client.connect() for _ in range(10)]
-        for n, connection in enumerate(held):
-            key = others[n % len(others)]
-            client.send(connection, PATH, long, headers={"Authorization": f"Bearer {key}"})
+        held = [client.begin(PATH, long, headers=bearer(others[n % len(others)])) for n in range(10)]
         until(lambda: len(scheduler.waiting) + len(scheduler.running) > 280)
         for _ in range(20):
             assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
@@ -404,8 +388,7 @@ def test_embeddings_of_one_key_do_not_starve_those_of_another(engine: InferenceE
     with serving(engine, api_keys=("alice", "bob")) as client:
         steps = Steps(client.server._app.state.keys.caller("bob").name)
         engine.model.call(lambda: setattr(loop, "observers", Observers([*loop.observers.every, steps])))
-        held = client.connect()
-        client.send(held, "/v1/embeddings", many, headers={"Authorization": "Bearer alice"})
+        held = client.begin("/v1/embeddings", many, headers=bearer("alice"))
         until(lambda: len(scheduler.waiting) > 500)
         for _ in range(5):
             assert ask(client, "bob", "/v1/embeddings", {"input": PROMPT}).status == 200
@@ -461,15 +444,12 @@ def test_prompts_with_log_probabilities_are_run_in_turns(
         alice, bob = (keys.caller(key).name for key in ("alice", "bob"))
         held = list[Any]()
         for key in ("alice", "alice", "bob"):
-            held.append(client.connect())
-            client.send(held[-1], PATH, body, headers={"Authorization": f"Bearer {key}"})
+            held.append(client.begin(PATH, body, headers=bearer(key)))
             until(
                 lambda: bool(pools) and sum(map(len, list(pools[0].score._small.values()))) == len(held) - 1
             )
         go_on.set()
-        for connection in held:
-            assert connection.getresponse().status == 200
-            connection.close()
+        assert [answer_of(connection).status for connection in held] == [200] * 3
     assert ran[:3] == [alice, alice, bob]
     assert ran.count(bob) == 3 and ran.count(alice) == 6
 
@@ -479,7 +459,7 @@ def test_a_key_that_fills_its_queue_leaves_the_others_theirs() -> None:
     long = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 10}
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1, scheduler=scheduler)
     with serving(engine, api_keys=("alice", "bob")) as client:
-        connection, response = client.open(PATH, long, headers={"Authorization": "Bearer alice"})
+        connection, response = client.open(PATH, long, headers=bearer("alice"))
         until(lambda: len(engine.model.scheduler.waiting) >= 5)
         refused = ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1})
         assert (refused.status, refused.error["code"]) == (429, "queue_full")
@@ -495,16 +475,13 @@ def test_a_key_does_not_take_all_connections(engine: InferenceEngine) -> None:
         with stopped(engine):
             for key, n in (("alice", 9), ("bob", 2), ("carol", 1)):
                 for _ in range(n):
-                    held.append(client.connect())
-                    client.send(held[-1], PATH, body, headers={"Authorization": f"Bearer {key}"})
+                    held.append(client.begin(PATH, body, headers=bearer(key)))
                     until(lambda: len(in_flight) == len(held))
                 if key != "carol":
                     refused = ask(client, key, PATH, body)
                     assert (refused.status, refused.error["code"]) == (429, "key_connections")
                     assert int(refused.headers["retry-after"]) >= 1
-        for connection in held:
-            assert connection.getresponse().status == 200
-            connection.close()
+        assert [answer_of(connection).status for connection in held] == [200] * 12
 
 
 def test_a_single_key_may_have_all_connections(engine: InferenceEngine) -> None:
@@ -512,13 +489,10 @@ def test_a_single_key_may_have_all_connections(engine: InferenceEngine) -> None:
         in_flight, held = client.server._app.state.in_flight, []
         with stopped(engine):
             for _ in range(3):
-                held.append(client.connect())
                 body = {"prompt": "Once", "max_tokens": 1}
-                client.send(held[-1], PATH, body, headers={"Authorization": "Bearer alone"})
+                held.append(client.begin(PATH, body, headers=bearer("alone")))
                 until(lambda: len(in_flight) == len(held))
-        for connection in held:
-            assert connection.getresponse().status == 200
-            connection.close()
+        assert [answer_of(connection).status for connection in held] == [200] * 3
 
 
 def digest(key: str) -> str:

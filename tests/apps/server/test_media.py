@@ -594,8 +594,7 @@ def test_an_encoder_stops_when_its_client_leaves(client: Client, monkeypatch: py
     monkeypatch.setattr(media.encoder, "steps", endless)
     picture = {"type": "image_url", "image_url": {"url": url(png(78))}}
     body = {"messages": said(picture), **OPTIONS}
-    connection = client.connect()
-    client.send(connection, "/v1/chat/completions", body)
+    connection = client.begin("/v1/chat/completions", body)
     assert begun.wait(60)
     connection.close()
     assert ended.wait(60)

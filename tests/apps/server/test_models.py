@@ -20,7 +20,7 @@ from oxillama.apps.server import models
 from oxillama.apps.server.llama_server.status import label
 from oxillama.apps.server.models import Hosted, Models
 from oxillama.base.config.server import ServerConfig
-from tests.support.server import Answer, Client, serving_models
+from tests.support.server import Answer, Client, answer_of, bearer, serving_models
 from tests.support.spread import slow
 from tests.support.waiting import stopped, until
 
@@ -64,16 +64,7 @@ def states(client: Client) -> dict[str, str]:
 
 def send(client: Client, name: str) -> http.client.HTTPConnection:
     """A connection on which a text was asked for."""
-    connection = client.connect()
-    client.send(connection, PATH, {**BODY, "model": name})
-    return connection
-
-
-def answer_of(connection: http.client.HTTPConnection) -> Answer:
-    response = connection.getresponse()
-    found = Answer(response.status, {}, response.read().decode())
-    connection.close()
-    return found
+    return client.begin(PATH, {**BODY, "model": name})
 
 
 def text_of(answer: Answer) -> str:
@@ -394,11 +385,9 @@ def test_who_waits_for_a_model_takes_nobodys_place(monkeypatch: pytest.MonkeyPat
         slow.may_load.clear()
         held = []
         for key in ("alice", "alice", "bob"):
-            held.append(client.connect())
-            head = {"Authorization": f"Bearer {key}"}
-            client.send(held[-1], PATH, {**BODY, "model": "slow"}, headers=head)
+            held.append(client.begin(PATH, {**BODY, "model": "slow"}, headers=bearer(key)))
             until(lambda: len(client.models.by_name["slow"].waiting) == len(held))
-        refused = client.ask(PATH, {**BODY, "model": "slow"}, headers={"Authorization": "Bearer alice"})
+        refused = client.ask(PATH, {**BODY, "model": "slow"}, headers=bearer("alice"))
         assert (refused.status, refused.error["code"]) == (429, "queue_full")
         slow.may_load.set()
         assert [answer_of(connection).status for connection in held] == [200] * 3

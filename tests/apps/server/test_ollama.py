@@ -22,7 +22,7 @@ from oxillama.apps.server.ollama.bodies import EmbedBody, GenerateBody, Message,
 from oxillama.apps.server.options import HARMLESS, OPTIONS
 from tests.apps.server.test_any_body import VALUES
 from tests.support.fitted import chat_tokens
-from tests.support.server import Client, serving, serving_models
+from tests.support.server import Client, answer_of, serving, serving_models
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.tool_models import AS_IT_IS, tool_model
 from tests.support.waiting import stopped, until
@@ -470,13 +470,11 @@ def test_no_model_is_deleted(client: Client) -> None:
 def test_a_stream_of_lines_has_no_pings() -> None:
     engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
     with serving(engine, ping_seconds=0.001) as client:
-        connection = client.connect()
         with stopped(engine):
-            client.send(connection, "/api/generate", {"prompt": "Once", "options": {"num_predict": 3}})
+            connection = client.begin("/api/generate", {"prompt": "Once", "options": {"num_predict": 3}})
             time.sleep(0.1)  # a hundred pings
-        lines = connection.getresponse().read().splitlines()
-        connection.close()
-        assert len(lines) > 1 and all(isinstance(json.loads(line), dict) for line in lines)
+        lines = answer_of(connection).lines
+        assert len(lines) > 1 and all(isinstance(line, dict) for line in lines)
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])

@@ -789,8 +789,7 @@ def test_a_client_that_goes_away_ends_its_request(tmp_path: Path, path: str, str
     engine = InferenceEngine.from_gguf(model, num_threads=1)
     with serving(engine) as client:
         given = {"messages": ASK} if path == "/v1/messages" else {"input": "hello world"}
-        connection = client.connect()
-        client.send(connection, path, {**given, "stream": stream})
+        connection = client.begin(path, {**given, "stream": stream})
         until(lambda: engine.metrics.snapshot().generation_tokens > 0)
         connection.close()
         until(lambda: engine.metrics.snapshot().finished.get("cancelled") == 1)

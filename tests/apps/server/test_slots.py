@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import time
@@ -21,7 +20,7 @@ from oxillama.base.config import SchedulerConfig
 from oxillama.base.config.server import ServerConfig
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.cache.radix import common_length
-from tests.support.server import Answer, Client, serving, serving_models
+from tests.support.server import Answer, Client, answer_of, bearer, serving, serving_models
 from tests.support.waiting import idle, stopped, until
 
 PROMPT = "Once upon a time there was a fox."
@@ -213,7 +212,7 @@ SMALL = 1 << 20
 def test_slots_give_way_to_others_and_go_on(tmp_path: Path) -> None:
     prompt = "Once upon a time " * 20
     body = {"prompt": prompt, "n_predict": 5, "temperature": 0}
-    alice, bob = ({"Authorization": f"Bearer {name}"} for name in ("alice", "bob"))
+    alice, bob = map(bearer, ("alice", "bob"))
     with new_engine() as alone:
         text = alone.generate(prompt, temperature=0, max_tokens=5)
     scheduler = SchedulerConfig(max_sequences=8)
@@ -248,7 +247,7 @@ def test_slots_give_way_to_others_and_go_on(tmp_path: Path) -> None:
 def test_busy_slots_of_a_key_leave_memory_to_others() -> None:
     """Requests that wait have the pages of their slots, beside the slots themselves."""
     body = {"prompt": "Once upon a time " * 20, "n_predict": 300, "ignore_eos": True, "stream": True}
-    alice, bob = ({"Authorization": f"Bearer {name}"} for name in ("alice", "bob"))
+    alice, bob = map(bearer, ("alice", "bob"))
     engine = InferenceEngine.from_gguf(
         demo.STORY, num_threads=1, kv_memory_limit=SMALL, scheduler=SchedulerConfig(max_sequences=6)
     )
@@ -257,8 +256,7 @@ def test_busy_slots_of_a_key_leave_memory_to_others() -> None:
             client.ask("/completion", {**body, "id_slot": id, "n_predict": 1}, headers=alice)
         held = []
         for id in range(6):
-            held.append(client.connect())
-            client.send(held[-1], "/completion", {**body, "id_slot": id}, headers=alice)
+            held.append(client.begin("/completion", {**body, "id_slot": id}, headers=alice))
         until(lambda: len(engine.model.scheduler.waiting) >= 2)
         for _ in range(5):
             found = client.ask("/v1/completions", {"prompt": body["prompt"], "max_tokens": 1}, headers=bob)
@@ -273,8 +271,7 @@ def test_busy_slots_of_a_key_leave_memory_to_others() -> None:
 def test_a_client_that_leaves_its_slot(client: Client, texts: dict[str, str]) -> None:
     engine = client.hosted.ready()
     with stopped(engine):
-        connection = client.connect()
-        client.send(connection, "/completion", {**BODY, "id_slot": 1, "n_predict": 400, "ignore_eos": True})
+        connection = client.begin("/completion", {**BODY, "id_slot": 1, "n_predict": 400, "ignore_eos": True})
         until(lambda: client.hosted.n_running == 1)
         connection.close()
     until(lambda: client.hosted.n_running == 0)
@@ -353,8 +350,7 @@ def test_chats_in_a_slot(client: Client) -> None:
 
 def left(client: Client, seconds: float, body: dict[str, Any]) -> None:
     """A client that sends a request, and leaves after some seconds, answered or not."""
-    connection = client.connect()
-    client.send(connection, "/completion", body)
+    connection = client.begin("/completion", body)
     time.sleep(seconds)
     connection.close()
 
@@ -364,18 +360,16 @@ def test_a_client_that_leaves_finds_its_slot_free(client: Client, texts: dict[st
     engine = client.hosted.ready()
     complete(client, n_predict=1)
     for stream in (False, True):
-        connection = client.connect()
-        client.send(connection, "/completion", {**BODY, "id_slot": 1, "n_predict": 400, "stream": stream})
+        connection = client.begin("/completion", {**BODY, "id_slot": 1, "n_predict": 400, "stream": stream})
         until(lambda: bool(engine.model.scheduler.running) and busy(client)[1])
         with stopped(engine):
             connection.close()
-            asked = [client.connect() for _ in range(2)]
-            for each, prompt in zip(asked, (PROMPT + texts[PROMPT], OTHER)):
-                client.send(each, "/completion", {**BODY, "prompt": prompt, "id_slot": 1})
+            asked = [
+                client.begin("/completion", {**BODY, "prompt": prompt, "id_slot": 1})
+                for prompt in (PROMPT + texts[PROMPT], OTHER)
+            ]
             time.sleep(0.2)
-        found = [json.loads(each.getresponse().read()) for each in asked]
-        for each in asked:
-            each.close()
+        found = [answer_of(each).json for each in asked]
         assert found[1]["content"] == texts[OTHER]
         assert found[0]["content"] == complete(client, PROMPT + texts[PROMPT], -1)["content"]
 
