@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -57,17 +57,9 @@ def test_scales_for_all_requests(client: Client, texts: dict[float, str]) -> Non
 
 
 def test_scales_of_one_request(client: Client, texts: dict[float, str]) -> None:
-    found: dict[float, str] = {}
-
-    def ask(scale: float) -> None:
-        found[scale] = complete(client, lora=[{"id": 0, "scale": scale}])
-
-    threads = [threading.Thread(target=ask, args=(scale,)) for scale in texts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == texts
+    with ThreadPoolExecutor(len(texts)) as pool:
+        found = pool.map(lambda scale: complete(client, lora=[{"id": 0, "scale": scale}]), texts)
+    assert list(found) == list(texts.values())
     assert complete(client, lora=[]) == texts[0.0]
     assert complete(client) == texts[1.0]
     native = {"prompt": PROMPT, "temperature": 0, "n_predict": 16, "lora": [{"id": 0, "scale": 0.5}]}

@@ -9,6 +9,7 @@ import logging
 import re
 import socket
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -276,20 +277,13 @@ def test_tokens_and_back(client: Client) -> None:
 
 def test_a_running_request_ends_before_the_server_does() -> None:
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
-    found = []
-    with serving(engine) as client:
+    with ThreadPoolExecutor(1) as pool, serving(engine) as client:
         body = {"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "stream": True}
         connection, response = client.open("/v1/completions", body)
-        first = response.read(10)
-
-        def read() -> None:
-            found.append(first + response.read())
-
-        reader = threading.Thread(target=read)
-        reader.start()
-    reader.join(30)
+        assert response.read(10)
+        rest = pool.submit(response.read)
     connection.close()
-    assert found[0].endswith(b"data: [DONE]\n\n")
+    assert rest.result().endswith(b"data: [DONE]\n\n")
 
 
 def test_requests_behind_the_deadline_are_cancelled() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import http.client
 import logging
 import os
 import signal
@@ -14,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -569,32 +569,21 @@ def test_no_folder_of_the_server_is_told(engine: InferenceEngine) -> None:
 @pytest.mark.slow
 def test_the_end_of_a_server(engine: InferenceEngine, caplog: pytest.LogCaptureFixture) -> None:
     body = {"prompt": "Once", "max_tokens": 490, "ignore_eos": True, "n": 8, "logprobs": 50}
-    begun: list[Answer] = []
-    whole: list[Answer] = []
-
-    def run(client: Client) -> None:
-        whole.append(client.ask(PATH, body))
-
-    def read(response: http.client.HTTPResponse) -> None:
-        begun.append(Answer(response.status, {}, response.read().decode()))
-
-    with caplog.at_level(logging.WARNING), serving(engine, shutdown_seconds=0.3) as client:
+    caplog.set_level(logging.WARNING)
+    with ThreadPoolExecutor(6) as pool, serving(engine, shutdown_seconds=0.3) as client:
         streams = [client.open(PATH, {**body, "stream": True}) for _ in range(3)]
-        threads = [threading.Thread(target=read, args=(response,)) for _, response in streams]
-        threads += [threading.Thread(target=run, args=(client,)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
+        begun = [pool.submit(response.read) for _, response in streams]
+        whole = [pool.submit(client.ask, PATH, body) for _ in range(3)]
         until(lambda: len(client.server._app.state.in_flight) == 6)
-    for thread in threads:
-        thread.join(60)
     for connection, response in streams:
         response.close()
         connection.close()
-    assert len(begun) == len(whole) == 3
-    for answer in begun:
-        assert (answer.status, answer.events[-1]) == (200, "[DONE]")
-        assert answer.events[-2]["error"]["code"] == "shutting_down"
-    assert [(answer.status, answer.error["code"]) for answer in whole] == [(503, "shutting_down")] * 3
+    for (_, response), text in zip(streams, begun):
+        events = Answer(response.status, {}, text.result().decode()).events
+        assert (response.status, events[-1]) == (200, "[DONE]")
+        assert events[-2]["error"]["code"] == "shutting_down"
+    answers = [each.result() for each in whole]
+    assert [(answer.status, answer.error["code"]) for answer in answers] == [(503, "shutting_down")] * 3
     assert any("waiting for 6 requests" in record.message for record in caplog.records)
     assert not [record for record in caplog.records if record.exc_info]
 

@@ -9,6 +9,7 @@ import random
 import re
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -363,12 +364,8 @@ def test_many_clients_of_models_that_do_not_fit_together(n_clients: int) -> None
                 else:
                     found.append((name, text_of(answer_of(connection))))
 
-        threads = [threading.Thread(target=run, args=(seed,)) for seed in range(n_clients)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
-            assert not thread.is_alive()
+        with ThreadPoolExecutor(n_clients) as pool:
+            assert list(pool.map(run, range(n_clients), timeout=120)) == [None] * n_clients
         assert len(found) > 2 * n_clients and all(text == expected[name] for name, text in found)
         until(lambda: not any(each.n_running or each.waiting or each.loading for each in client.models))
         assert sum(each.engine is not None for each in client.models) <= 1

@@ -24,7 +24,7 @@ from tests.apps.server.test_any_body import VALUES
 from tests.support.fitted import chat_tokens
 from tests.support.server import Client, answer_of, serving, serving_models
 from tests.support.tiny_file import CHATML, write_tiny_model
-from tests.support.tool_models import AS_IT_IS, tool_model
+from tests.support.tool_models import NO_THOUGHTS, tool_model
 from tests.support.waiting import stopped, until
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello world"}]
@@ -176,8 +176,7 @@ def test_a_model_that_does_not_think(client: Client) -> None:
 
 
 def test_tools(tmp_path: Path) -> None:
-    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
-    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", AS_IT_IS[:thought] + AS_IT_IS[rest:]))
+    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", NO_THOUGHTS))
     body: dict[str, Any] = {"messages": MESSAGES, "tools": [ROOM], "options": {"seed": 1}}
     with serving(engine) as client:
         found = ask(client, "/api/chat", **body, tool_choice="required")

@@ -14,23 +14,18 @@ from ollama._utils import convert_function_to_tool
 from pydantic import BaseModel
 
 from oxillama import InferenceEngine
-from tests.support.server import Client, serving
-from tests.support.tool_models import AS_IT_IS, tool_model
+from tests.support.server import Client, bearer, serving
+from tests.support.tool_models import NO_THOUGHTS, tool_model
 from tests.support.waiting import until
 
 MODEL, SERVER = {"ends": False}, {"api_keys": ("secret",)}
 MESSAGES = [{"role": "user", "content": "hello world"}]
-KEY = {"Authorization": "Bearer secret"}
 OPTIONS = {"seed": 4, "num_predict": 8}
-
-
-def client_of(server: Client) -> ollama.Client:
-    return ollama.Client(server.server.url, headers=KEY)
 
 
 @pytest.fixture
 def client(server: Client) -> Iterator[ollama.Client]:
-    with client_of(server) as found:
+    with ollama.Client(server.server.url, headers=bearer("secret")) as found:
         yield found
 
 
@@ -73,8 +68,7 @@ def test_tools(tmp_path: Path) -> None:
         """
         return f"room {n}"
 
-    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
-    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", AS_IT_IS[:thought] + AS_IT_IS[rest:]))
+    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", NO_THOUGHTS))
     call = {"function": {"name": "room", "arguments": {"n": 1}}}
     told = [*MESSAGES, {"role": "assistant", "tool_calls": [call]}]
     told.append({"role": "tool", "tool_name": "room", "content": room(1)})
@@ -132,9 +126,7 @@ def test_asyncio_and_leaving(server: Client) -> None:
     expected = engine.chat(MESSAGES, seed=4, max_tokens=8)
 
     async def run() -> list[str]:
-        async with ollama.AsyncClient(
-            server.server.url, headers={"Authorization": "Bearer secret"}
-        ) as client:
+        async with ollama.AsyncClient(server.server.url, headers=bearer("secret")) as client:
             done = await asyncio.gather(*(client.chat("tiny", MESSAGES, options=OPTIONS) for _ in range(4)))
             endless = await client.generate("tiny", "hello", stream=True)
             async for _ in endless:

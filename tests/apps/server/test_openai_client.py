@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from oxillama.compat.engine import InferenceEngine
 from tests.support.server import Client, serving
-from tests.support.tool_models import AS_IT_IS, tool_model
+from tests.support.tool_models import NO_THOUGHTS, tool_model
 from tests.support.waiting import until
 
 MODEL, SERVER = {"ends": False}, {"api_keys": ("secret",)}
@@ -70,8 +70,7 @@ def test_a_schema_by_a_class(client: openai.OpenAI) -> None:
 
 
 def test_streamed_tool_calls(tmp_path: Path) -> None:
-    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
-    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", AS_IT_IS[:thought] + AS_IT_IS[rest:]))
+    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", NO_THOUGHTS))
 
     class Room(BaseModel):
         n: Literal[1, 2, 3]

@@ -20,7 +20,7 @@ from tests.support.browser import Page
 from tests.support.command_line import ENVIRONMENT, command
 from tests.support.server import Client, serving, serving_models
 from tests.support.tiny_file import CHATML, write_tiny_model
-from tests.support.tool_models import AS_IT_IS, tool_model
+from tests.support.tool_models import NO_THOUGHTS, tool_model
 from tests.support.waiting import idle, stopped
 
 THINKING = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
@@ -303,9 +303,7 @@ def test_a_schema(page: Page, chat: Client) -> None:
 
 
 def test_calls_are_shown_and_answered(page: Page, folder: Path) -> None:
-    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
-    template = AS_IT_IS[:thought] + AS_IT_IS[rest:]  # without reasoning, which a random model would not end
-    engine = InferenceEngine(tool_model(folder / "tools.gguf", template))
+    engine = InferenceEngine(tool_model(folder / "tools.gguf", NO_THOUGHTS))
     with serving(engine, "caller") as client:
         page.ready(client.server.url)
         page.run(RECORD)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 import zlib
+from http.client import HTTPConnection
 from importlib.util import find_spec
 from pathlib import Path
+from select import select
 
 import pytest
 
 from oxillama import InferenceEngine, demo
 from oxillama.apps.server.page import pdf, pdf_text
-from tests.support.server import Answer, Client, serving
+from tests.support.server import Answer, Client, answer_of, bearer, serving
 from tests.support.waiting import until
 
 MODEL, SERVER = demo.DRAFT, {"api_keys": ("k",)}
@@ -19,8 +20,12 @@ TYPE = {"Content-Type": "application/pdf"}
 needs_pypdf = pytest.mark.skipif(find_spec("pypdf") is None, reason="pypdf is not installed")
 
 
+def begin(client: Client, data: bytes, **headers: str) -> HTTPConnection:
+    return client.begin("/page/pdf", data, headers={**TYPE, **bearer("k"), **headers})
+
+
 def ask(client: Client, data: bytes, **headers: str) -> Answer:
-    return client.ask("/page/pdf", data, headers={**TYPE, "Authorization": "Bearer k", **headers})
+    return answer_of(begin(client, data, **headers))
 
 
 def made(*contents: bytes, pages: bytes = b"", filtered: bytes = b"") -> bytes:
@@ -106,14 +111,12 @@ def test_time_is_limited_and_others_are_answered_meanwhile(
     endless = (pdf_text.COMMAND[0], "-c", "import time; time.sleep(600)")
     monkeypatch.setattr(pdf_text, "COMMAND", endless)
     monkeypatch.setattr(pdf_text, "SECONDS", 5.0)
-    answers: list[Answer] = []
-    thread = threading.Thread(target=lambda: answers.append(ask(client, GOOD)))
-    thread.start()
+    connection = begin(client, GOOD)
     until(lambda: len(client.server._app.state.in_flight) == 1)
     assert client.ask("/health").status == 200
-    assert not answers
-    thread.join(60)
-    assert answers[0].status == 422 and "more than 5 s" in answers[0].error["message"]
+    assert not select([connection.sock], [], [], 0)[0]
+    answer = answer_of(connection)
+    assert answer.status == 422 and "more than 5 s" in answer.error["message"]
 
 
 @needs_pypdf
@@ -124,18 +127,13 @@ def test_files_that_take_long_keep_no_body_waiting(
     program = f"import pathlib, time\nwhile not pathlib.Path({str(go_on)!r}).exists(): time.sleep(0.02)"
     monkeypatch.setattr(pdf_text, "COMMAND", (pdf_text.COMMAND[0], "-c", program))
     monkeypatch.setattr(pdf_text, "SECONDS", 60.0)
-    answers: list[Answer] = []
-    threads = [threading.Thread(target=lambda: answers.append(ask(client, GOOD))) for _ in range(4)]
-    for thread in threads:
-        thread.start()
+    connections = [begin(client, GOOD) for _ in range(4)]
     until(lambda: len(client.server._app.state.in_flight) == 4)
     body = {"content": "a" * 100_000}
-    assert client.ask("/tokenize", body, headers={"Authorization": "Bearer k"}).status == 200
-    assert not answers
+    assert client.ask("/tokenize", body, headers=bearer("k")).status == 200
+    assert not select([connection.sock for connection in connections], [], [], 0)[0]
     go_on.touch()
-    for thread in threads:
-        thread.join(40)
-    assert [answer.status for answer in answers] == [422] * 4
+    assert [answer_of(connection).status for connection in connections] == [422] * 4
 
 
 @needs_pypdf

@@ -20,7 +20,7 @@ from oxillama.sessions.records.record import Record, read_record, records_in
 from oxillama.sessions.records.redaction import digest
 from tests.support.server import Client, serving
 from tests.support.tiny_file import write_tiny_model
-from tests.support.tool_models import AS_IT_IS, tool_model
+from tests.support.tool_models import NO_THOUGHTS, tool_model
 from tests.support.waiting import until
 
 CHAT = {"messages": [{"role": "user", "content": "Once"}]}
@@ -122,9 +122,7 @@ def test_hashes_hold_no_word(engine: InferenceEngine, tmp_path: Path) -> None:
 
 
 def test_calls_of_tools_and_reasoning_are_part_of_the_text(tmp_path: Path) -> None:
-    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
-    template = AS_IT_IS[:thought] + AS_IT_IS[rest:]  # without reasoning, which a random model would not end
-    engine = InferenceEngine(tool_model(tmp_path / "tools.gguf", template))
+    engine = InferenceEngine(tool_model(tmp_path / "tools.gguf", NO_THOUGHTS))
     body: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "tools": [TOOL]}
     body |= {"tool_choice": "required", "max_tokens": 300, "seed": 1, "parallel_tool_calls": False}
     with engine, serving(engine, record=tmp_path / "records") as client:

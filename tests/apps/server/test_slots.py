@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ from oxillama.base.config import SchedulerConfig
 from oxillama.base.config.server import ServerConfig
 from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.cache.radix import common_length
-from tests.support.server import Answer, Client, answer_of, bearer, serving, serving_models
+from tests.support.server import Client, answer_of, bearer, serving, serving_models
 from tests.support.waiting import idle, stopped, until
 
 PROMPT = "Once upon a time there was a fox."
@@ -187,22 +186,12 @@ def test_a_server_without_a_folder(texts: dict[str, str]) -> None:
 def test_requests_in_one_slot_run_one_after_the_other(client: Client, texts: dict[str, str]) -> None:
     engine = client.hosted.ready()
     complete(client)
-    found: list[Answer] = []
-
-    def ask(prompt: str) -> None:
-        found.append(client.ask("/completion", {**BODY, "prompt": prompt, "id_slot": 1}))
-
+    prompts = (PROMPT, OTHER, PROMPT)
     with stopped(engine):
-        threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in (PROMPT, OTHER, PROMPT)]
-        for thread in threads:
-            thread.start()
+        asked = [client.begin("/completion", {**BODY, "prompt": each, "id_slot": 1}) for each in prompts]
         until(lambda: client.hosted.n_running == 3)
         until(lambda: busy(client) == [False, True, False, False])
-    for thread in threads:
-        thread.join(60)
-    assert sorted(each.json["content"] for each in found) == sorted(
-        [texts[PROMPT], texts[OTHER], texts[PROMPT]]
-    )
+    assert [answer_of(each).json["content"] for each in asked] == [texts[each] for each in prompts]
 
 
 SMALL = 1 << 20
