@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 import anthropic
@@ -12,9 +11,7 @@ import pytest
 from anthropic.types import MessageParam, ToolParam
 from pydantic import BaseModel
 
-from oxillama.compat.engine import InferenceEngine
-from tests.support.server import Client, serving
-from tests.support.tool_models import NO_THOUGHTS, tool_model
+from tests.support.server import Client
 from tests.support.waiting import until
 
 MODEL, SERVER = {"ends": False}, {"api_keys": ("secret",)}
@@ -63,8 +60,7 @@ def test_a_schema_by_a_class(client: anthropic.Anthropic) -> None:
     assert isinstance(done.parsed_output, Friend)
 
 
-def test_tools_and_their_results(tmp_path: Path) -> None:
-    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", NO_THOUGHTS))
+def test_tools_and_their_results(caller: Client) -> None:
     room: ToolParam = {
         "name": "room",
         "input_schema": {
@@ -75,10 +71,7 @@ def test_tools_and_their_results(tmp_path: Path) -> None:
         },
     }
     messages, ids = list(ASK), list[str]()
-    with (
-        serving(engine, "caller") as server,
-        anthropic.Anthropic(base_url=server.server.url, api_key="none", max_retries=0) as client,
-    ):
+    with anthropic.Anthropic(base_url=caller.server.url, api_key="none", max_retries=0) as client:
         for _ in range(2):
             with client.messages.stream(
                 model="caller",

@@ -6,16 +6,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 
-from oxillama.compat.engine import InferenceEngine
 from tests.support.codex import codex_body
-from tests.support.server import Client, serving
-from tests.support.tool_models import NO_THOUGHTS, tool_model
+from tests.support.server import Client
 
 CHATS, RESPONSES = "/v1/chat/completions", "/v1/responses"
 SCHEMA: dict[str, Any] = {
@@ -36,10 +33,8 @@ BOTH = {"messages": [{"role": "user", "content": "hello"}], "tools": [TOOL], "re
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    engine = InferenceEngine(tool_model(tmp_path_factory.mktemp("tools") / "m.gguf", NO_THOUGHTS))
-    with serving(engine, "tiny") as found:
-        yield found
+def client(caller: Client) -> Client:
+    return caller
 
 
 def is_answer(message: dict[str, Any]) -> bool:
@@ -125,7 +120,7 @@ CODEX_TOOLS = [
 
 
 def codex(items: list[Any], **more: Any) -> dict[str, Any]:
-    return codex_body("tiny", items, CODEX_TOOLS, **more)
+    return codex_body("caller", items, CODEX_TOOLS, **more)
 
 
 def test_codex(client: Client) -> None:
@@ -166,7 +161,7 @@ def said(role: str, text: str) -> dict[str, Any]:
     ],
 )
 def test_open_responses(client: Client, more: dict[str, Any]) -> None:
-    answer = client.ask(RESPONSES, {"model": "tiny", "seed": 1, "max_output_tokens": 30, **more})
+    answer = client.ask(RESPONSES, {"model": "caller", "seed": 1, "max_output_tokens": 30, **more})
     found = answer.named_events[-1]["response"] if more.get("stream") else answer.json
     assert set(REQUIRED) <= set(found)
     for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):

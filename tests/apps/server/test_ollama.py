@@ -24,7 +24,6 @@ from tests.apps.server.test_any_body import VALUES
 from tests.support.fitted import chat_tokens
 from tests.support.server import Client, answer_of, serving, serving_models
 from tests.support.tiny_file import CHATML, write_tiny_model
-from tests.support.tool_models import NO_THOUGHTS, tool_model
 from tests.support.waiting import stopped, until
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello world"}]
@@ -175,24 +174,22 @@ def test_a_model_that_does_not_think(client: Client) -> None:
     assert (status, error.partition(",")[0]) == (400, "think: expected a model that thinks")
 
 
-def test_tools(tmp_path: Path) -> None:
-    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", NO_THOUGHTS))
+def test_tools(caller: Client) -> None:
     body: dict[str, Any] = {"messages": MESSAGES, "tools": [ROOM], "options": {"seed": 1}}
-    with serving(engine) as client:
-        found = ask(client, "/api/chat", **body, tool_choice="required")
-        assert found["message"]["content"] == ""
-        calls = found["message"]["tool_calls"]
-        assert calls
-        for i, call in enumerate(calls):
-            assert (call["function"]["index"], call["function"]["name"]) == (i, "room")
-            jsonschema.validate(call["function"]["arguments"], ROOM["function"]["parameters"])
-        lines = client.ask("/api/chat", {**body, "tool_choice": "required"}).lines
-        assert [call for part in lines for call in part["message"].get("tool_calls", [])] == calls
-        assert lines[-1]["done_reason"] == found["done_reason"] == "stop"
-        told = [*MESSAGES, {"role": "assistant", "tool_calls": calls[:1]}]
-        told.append({"role": "tool", "tool_name": "room", "content": "warm"})
-        again = ask(client, "/api/chat", **{**body, "messages": told, "options": SEEDED})
-        assert again["prompt_eval_count"] > found["prompt_eval_count"]
+    found = ask(caller, "/api/chat", **body, tool_choice="required")
+    assert found["message"]["content"] == ""
+    calls = found["message"]["tool_calls"]
+    assert calls
+    for i, call in enumerate(calls):
+        assert (call["function"]["index"], call["function"]["name"]) == (i, "room")
+        jsonschema.validate(call["function"]["arguments"], ROOM["function"]["parameters"])
+    lines = caller.ask("/api/chat", {**body, "tool_choice": "required"}).lines
+    assert [call for part in lines for call in part["message"].get("tool_calls", [])] == calls
+    assert lines[-1]["done_reason"] == found["done_reason"] == "stop"
+    told = [*MESSAGES, {"role": "assistant", "tool_calls": calls[:1]}]
+    told.append({"role": "tool", "tool_name": "room", "content": "warm"})
+    again = ask(caller, "/api/chat", **{**body, "messages": told, "options": SEEDED})
+    assert again["prompt_eval_count"] > found["prompt_eval_count"]
 
 
 def test_results_belong_to_calls() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,9 +12,7 @@ import pytest
 from ollama._utils import convert_function_to_tool
 from pydantic import BaseModel
 
-from oxillama import InferenceEngine
-from tests.support.server import Client, bearer, serving
-from tests.support.tool_models import NO_THOUGHTS, tool_model
+from tests.support.server import Client, bearer
 from tests.support.waiting import until
 
 MODEL, SERVER = {"ends": False}, {"api_keys": ("secret",)}
@@ -59,7 +56,7 @@ def test_a_schema(client: ollama.Client) -> None:
     assert Friend.model_validate_json(done.message.content or "")
 
 
-def test_tools(tmp_path: Path) -> None:
+def test_tools(caller: Client) -> None:
     def room(n: int) -> str:
         """How a room is.
 
@@ -68,16 +65,15 @@ def test_tools(tmp_path: Path) -> None:
         """
         return f"room {n}"
 
-    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", NO_THOUGHTS))
     call = {"function": {"name": "room", "arguments": {"n": 1}}}
     told = [*MESSAGES, {"role": "assistant", "tool_calls": [call]}]
     told.append({"role": "tool", "tool_name": "room", "content": room(1)})
-    with serving(engine, "caller") as server, ollama.Client(server.server.url) as client:
+    with ollama.Client(caller.server.url) as client:
         done = client.chat("caller", told, tools=[room], options=OPTIONS)
         short = client.chat("caller", told, options=OPTIONS)
         assert (done.prompt_eval_count or 0) > (short.prompt_eval_count or 0)  # the template tells of tools
         body = {"messages": MESSAGES, "tools": [tool_of(room)], "tool_choice": "required", "stream": False}
-        answer = server.ask("/api/chat", {**body, "options": {"seed": 1}})
+        answer = caller.ask("/api/chat", {**body, "options": {"seed": 1}})
         message = ollama.ChatResponse(**answer.json).message
         assert message.tool_calls
         assert message.tool_calls[0].function.name == "room"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -13,9 +12,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from oxillama.compat.engine import InferenceEngine
-from tests.support.server import Client, serving
-from tests.support.tool_models import NO_THOUGHTS, tool_model
+from tests.support.server import Client
 from tests.support.waiting import until
 
 MODEL, SERVER = {"ends": False}, {"api_keys": ("secret",)}
@@ -69,15 +66,12 @@ def test_a_schema_by_a_class(client: openai.OpenAI) -> None:
     assert json.loads(done.choices[0].message.content or "") == friend.model_dump()
 
 
-def test_streamed_tool_calls(tmp_path: Path) -> None:
-    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", NO_THOUGHTS))
-
+def test_streamed_tool_calls(caller: Client) -> None:
     class Room(BaseModel):
         n: Literal[1, 2, 3]
 
     with (
-        serving(engine, "caller") as server,
-        openai.OpenAI(base_url=f"{server.server.url}/v1", api_key="none", max_retries=0) as client,
+        openai.OpenAI(base_url=f"{caller.server.url}/v1", api_key="none", max_retries=0) as client,
         client.chat.completions.stream(
             model="caller",
             messages=MESSAGES,  # type: ignore[arg-type]
