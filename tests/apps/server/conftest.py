@@ -14,7 +14,7 @@ import pytest
 from oxillama.compat.engine import InferenceEngine
 from tests.support.browser import KINDS, Page, opened
 from tests.support.server import Client, serving
-from tests.support.tiny_file import CHATML, write_tiny_model
+from tests.support.tiny_file import CHATML, THINKING, write_tiny_model
 from tests.support.tool_models import NO_THOUGHTS, tool_model
 
 SWITCH = CHATML.replace(
@@ -63,6 +63,15 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A server of a model whose prompts open reasoning, unless they switch it off."""
     path = tmp_path_factory.mktemp("models") / "model.gguf"
     model = write_tiny_model(path, chat_template=SWITCH, ends=False, context_length=256)
+    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A server of a model whose prompts open reasoning, which nothing switches off."""
+    path = tmp_path_factory.mktemp("models") / "model.gguf"
+    model = write_tiny_model(path, chat_template=THINKING, ends=False)
     with serving(InferenceEngine.from_gguf(model, num_threads=1)) as found:
         yield found
 

@@ -18,6 +18,7 @@ from oxillama.base.config import SchedulerConfig
 from tests.support.fitted import chat_tokens
 from tests.support.server import Answer, Client, serving
 from tests.support.tiny_file import CHATML, write_tiny_model
+from tests.support.tool_models import ROOM as FUNCTION
 from tests.support.waiting import stopped, until
 
 SERVER = {"max_body_bytes": 10_000}
@@ -25,17 +26,11 @@ PATH = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "hello world"}]
 BASE: dict[str, Any] = {"messages": ASK, "max_tokens": 9, "seed": 2}
-THINKING = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
 CACHED = {"cache_control": {"type": "ephemeral"}}
 ROOM: dict[str, Any] = {
     "name": "room",
     "description": "Opens a room.",
-    "input_schema": {
-        "type": "object",
-        "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "s": {"enum": ["ab", "c"]}},
-        "required": ["n"],
-        "additionalProperties": False,
-    },
+    "input_schema": FUNCTION["parameters"],
     **CACHED,
 }
 CALL = {"messages": ASK, "tools": [ROOM], "tool_choice": {"type": "any"}, "seed": 1, "max_tokens": 300}
@@ -338,33 +333,28 @@ def test_reasoning_is_switched_off(thinker: Client) -> None:
     assert alike(thinker, {**body, "max_tokens": 2})["content"] == [{"type": "text", "text": " was was"}]
 
 
-def test_reasoning_without_a_switch(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template=THINKING, ends=False)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
-        answer = client.ask(PATH, {**BASE, "thinking": {"type": "disabled"}}).json
-        assert [block["type"] for block in answer["content"]] == ["text"]  # by a budget of 0
-        begun = {**BASE, "messages": [*ASK, {"role": "assistant", "content": "fox"}]}
-        assert "opens reasoning" in error_of(client.ask(PATH, begun), 400)["message"]
+def test_reasoning_without_a_switch(reasoner: Client) -> None:
+    answer = reasoner.ask(PATH, {**BASE, "thinking": {"type": "disabled"}}).json
+    assert [block["type"] for block in answer["content"]] == ["text"]  # by a budget of 0
+    begun = {**BASE, "messages": [*ASK, {"role": "assistant", "content": "fox"}]}
+    assert "opens reasoning" in error_of(reasoner.ask(PATH, begun), 400)["message"]
 
 
-def test_a_budget_ends_reasoning(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template=THINKING, ends=False)
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
+def test_a_budget_ends_reasoning(reasoner: Client) -> None:
     options: dict[str, Any] = {"max_tokens": 60, "seed": 1, "temperature": 2.0}
-    expected = engine.stream_chat(ASK, reasoning_budget=9, **options).result()
+    expected = reasoner.hosted.ready().stream_chat(ASK, reasoning_budget=9, **options).result()
     assert expected.text and expected.reasoning
-    with serving(engine) as client:
-        thinking = {"type": "enabled", "budget_tokens": 9}
-        kinds = {
-            block["type"]: block
-            for block in alike(client, {**BASE, **options, "thinking": thinking})["content"]
-        }
-        assert (kinds["thinking"]["thinking"], kinds["text"]["text"]) == (expected.reasoning, expected.text)
-        for name in ("reasoning_budget", "thinking_budget_tokens", "thinking_budget"):
-            said = client.ask("/v1/chat/completions", {"messages": ASK, **options, name: 9}).json
-            assert said["choices"][0]["message"]["content"] == expected.text
-        free = client.ask("/v1/chat/completions", {"messages": ASK, **options, "reasoning_budget": -1}).json
-        assert not free["choices"][0]["message"]["content"]
+    thinking = {"type": "enabled", "budget_tokens": 9}
+    kinds = {
+        block["type"]: block
+        for block in alike(reasoner, {**BASE, **options, "thinking": thinking})["content"]
+    }
+    assert (kinds["thinking"]["thinking"], kinds["text"]["text"]) == (expected.reasoning, expected.text)
+    for name in ("reasoning_budget", "thinking_budget_tokens", "thinking_budget"):
+        said = reasoner.ask("/v1/chat/completions", {"messages": ASK, **options, name: 9}).json
+        assert said["choices"][0]["message"]["content"] == expected.text
+    free = reasoner.ask("/v1/chat/completions", {"messages": ASK, **options, "reasoning_budget": -1}).json
+    assert not free["choices"][0]["message"]["content"]
 
 
 def test_effort_and_budget_are_variables_of_the_template(tmp_path: Path) -> None:

@@ -25,12 +25,12 @@ from oxillama.text.toolcalls import (
 from oxillama.text.toolcalls.openai_form import CallIds, call_id, delta_of, whole_message
 from tests.support.fitted import chat_tokens
 from tests.support.server import Client, serving
-from tests.support.tiny_file import CHATML, write_tiny_model
+from tests.support.tiny_file import write_tiny_model
+from tests.support.tool_models import ROOM as FUNCTION
 
 MODEL = {"context_length": 256}
 PATH = "/v1/chat/completions"
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello world"}]
-THINKING = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
 EFFORT = "{{ reasoning_effort }}{{ mode }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
 
 
@@ -240,40 +240,26 @@ def test_a_model_without_a_template(tmp_path: Path) -> None:
 # --- reasoning ----------------------------------------------------------------------------------------
 
 
-def test_reasoning_that_the_prompt_opens(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template=THINKING, ends=False)
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    with serving(engine) as client:
-        body: dict[str, Any] = {"messages": MESSAGES, "seed": 5, "max_tokens": 12}
-        text = engine.generate(chat_tokens(engine.tokenizer, MESSAGES), seed=5, max_tokens=12)
-        message = client.ask(PATH, body).json["choices"][0]["message"]
-        assert message["content"] == ""
-        assert message["reasoning_content"] == message["reasoning"] == text.strip()
-        plain = client.ask(PATH, {**body, "reasoning_format": "none"}).json["choices"][0]["message"]
-        assert plain == {"role": "assistant", "content": text, "refusal": None}
-        choices = chunks_of(client.ask(PATH, {**body, "stream": True}).events)
-        assert all("content" not in choice["delta"] for choice in choices[1:])
-        for name in ("reasoning", "reasoning_content"):
-            assert "".join(c["delta"].get(name, "") for c in choices) == text.strip()
-        ruled = {**body, "regex": "[ab]{3}"}
-        assert len(client.ask(PATH, ruled).json["choices"][0]["message"]["content"]) == 3
+def test_reasoning_that_the_prompt_opens(reasoner: Client) -> None:
+    engine = reasoner.hosted.ready()
+    body: dict[str, Any] = {"messages": MESSAGES, "seed": 5, "max_tokens": 12}
+    text = engine.generate(chat_tokens(engine.tokenizer, MESSAGES), seed=5, max_tokens=12)
+    message = reasoner.ask(PATH, body).json["choices"][0]["message"]
+    assert message["content"] == ""
+    assert message["reasoning_content"] == message["reasoning"] == text.strip()
+    plain = reasoner.ask(PATH, {**body, "reasoning_format": "none"}).json["choices"][0]["message"]
+    assert plain == {"role": "assistant", "content": text, "refusal": None}
+    choices = chunks_of(reasoner.ask(PATH, {**body, "stream": True}).events)
+    assert all("content" not in choice["delta"] for choice in choices[1:])
+    for name in ("reasoning", "reasoning_content"):
+        assert "".join(c["delta"].get(name, "") for c in choices) == text.strip()
+    ruled = {**body, "regex": "[ab]{3}"}
+    assert len(reasoner.ask(PATH, ruled).json["choices"][0]["message"]["content"]) == 3
 
 
 # --- tools --------------------------------------------------------------------------------------------
 
-ROOM: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "room",
-        "description": "Opens a room.",
-        "parameters": {
-            "type": "object",
-            "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "s": {"enum": ["ab", "c"]}},
-            "required": ["n"],
-            "additionalProperties": False,
-        },
-    },
-}
+ROOM: dict[str, Any] = {"type": "function", "function": FUNCTION}
 ASK = [{"role": "user", "content": "hello"}]
 
 
@@ -486,16 +472,14 @@ def test_a_server_that_takes_last_messages_for_beginnings(client: Client, model:
         assert answer.status == 400 and "cannot be combined with a grammar" in answer.error["message"]
 
 
-def test_an_answer_behind_reasoning_goes_on(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "thinks.gguf", chat_template=THINKING, ends=False)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
-        body = begun("hello", last={"reasoning_content": " I see.\n"}, seed=None, max_tokens=None)
-        prompt = client.ask("/apply-template", body).json["prompt"]
-        assert prompt.endswith("<|im_start|>assistant\n<think>\nI see.\n</think>\n\nhello")
-        message = client.ask(PATH, body | {"max_tokens": 5}).json["choices"][0]["message"]
-        assert message["content"] and "reasoning" not in message
-        answer = client.ask(PATH, begun("hello"))
-        assert answer.status == 400 and "opens reasoning" in answer.error["message"]
+def test_an_answer_behind_reasoning_goes_on(reasoner: Client) -> None:
+    body = begun("hello", last={"reasoning_content": " I see.\n"}, seed=None, max_tokens=None)
+    prompt = reasoner.ask("/apply-template", body).json["prompt"]
+    assert prompt.endswith("<|im_start|>assistant\n<think>\nI see.\n</think>\n\nhello")
+    message = reasoner.ask(PATH, body | {"max_tokens": 5}).json["choices"][0]["message"]
+    assert message["content"] and "reasoning" not in message
+    answer = reasoner.ask(PATH, begun("hello"))
+    assert answer.status == 400 and "opens reasoning" in answer.error["message"]
 
 
 def test_what_a_request_came_to(client: Client) -> None:

@@ -428,15 +428,12 @@ def test_an_effort_of_none_switches_reasoning_off(thinking: Client) -> None:
     assert vector["prompt_tokens"] == usage["prompt_tokens"]
 
 
-def test_an_effort_of_none_where_reasoning_has_no_switch(tmp_path: Path) -> None:
-    template = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
-    path = write_tiny_model(tmp_path / "m.gguf", chat_template=template, ends=False)
-    with serving(InferenceEngine.from_gguf(path, num_threads=1)) as client:
-        for effort, has_reasoning in (("none", False), ("low", True)):
-            body = {"messages": CHAT, "reasoning_effort": effort, "max_tokens": 8, "seed": 1}
-            message = client.ask("/v1/chat/completions", body).json["choices"][0]["message"]
-            assert ("reasoning_content" in message) == has_reasoning
-            assert bool(message["content"]) == (not has_reasoning)
+def test_an_effort_of_none_where_reasoning_has_no_switch(reasoner: Client) -> None:
+    for effort, has_reasoning in (("none", False), ("low", True)):
+        body = {"messages": CHAT, "reasoning_effort": effort, "max_tokens": 8, "seed": 1}
+        message = reasoner.ask("/v1/chat/completions", body).json["choices"][0]["message"]
+        assert ("reasoning_content" in message) == has_reasoning
+        assert bool(message["content"]) == (not has_reasoning)
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])

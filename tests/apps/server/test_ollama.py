@@ -23,23 +23,14 @@ from oxillama.apps.server.options import HARMLESS, OPTIONS
 from tests.apps.server.test_any_body import VALUES
 from tests.support.fitted import chat_tokens
 from tests.support.server import Client, answer_of, serving, serving_models
-from tests.support.tiny_file import CHATML, write_tiny_model
+from tests.support.tiny_file import CHATML, THINKING, write_tiny_model
+from tests.support.tool_models import ROOM as FUNCTION
 from tests.support.waiting import stopped, until
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello world"}]
 SEEDED = {"seed": 4, "num_predict": 8}
-THINKING = (
-    "{% if enable_thinking is not defined or enable_thinking %}T{% endif %}"
-    + CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
-    + "{# </think> #}"
-)
-ROOM: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "room",
-        "parameters": {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]},
-    },
-}
+SWITCHED = "{% if enable_thinking is not defined or enable_thinking %}T{% endif %}" + THINKING
+ROOM: dict[str, Any] = {"type": "function", "function": FUNCTION}
 
 
 def ask(client: Client, path: str, **body: Any) -> Any:
@@ -131,7 +122,7 @@ def test_logprobs(client: Client) -> None:
 
 
 def test_thinking(tmp_path: Path) -> None:
-    path = write_tiny_model(tmp_path / "m.gguf", chat_template=THINKING, ends=False)
+    path = write_tiny_model(tmp_path / "m.gguf", chat_template=SWITCHED, ends=False)
     engine = InferenceEngine.from_gguf(path, num_threads=1)
     with serving(engine) as client:
         body: dict[str, Any] = {"messages": MESSAGES, "options": SEEDED}
@@ -152,10 +143,9 @@ def test_thinking(tmp_path: Path) -> None:
 
 def test_thinking_by_the_template_alone(tmp_path: Path) -> None:
     body: dict[str, Any] = {"messages": MESSAGES, "options": SEEDED}
-    always = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
     for template, right, wrong in (
-        (always, (None, True), ("low",)),
-        ("{{ reasoning_effort }}" + always, ("low", "high", True), ()),
+        (THINKING, (None, True), ("low",)),
+        ("{{ reasoning_effort }}" + THINKING, ("low", "high", True), ()),
     ):
         path = write_tiny_model(tmp_path / "m.gguf", chat_template=template, ends=False)
         with serving(InferenceEngine.from_gguf(path, num_threads=1)) as client:

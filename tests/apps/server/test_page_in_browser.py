@@ -19,26 +19,15 @@ from oxillama.apps.server.models import Hosted
 from tests.support.browser import Page
 from tests.support.command_line import ENVIRONMENT, command
 from tests.support.server import Client, serving, serving_models
-from tests.support.tiny_file import CHATML, write_tiny_model
-from tests.support.tool_models import NO_THOUGHTS, tool_model
+from tests.support.tiny_file import THINKING, write_tiny_model
+from tests.support.tool_models import NO_THOUGHTS, ROOM, tool_model
 from tests.support.waiting import idle, stopped
 
-THINKING = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
 SCHEMA = {
     "type": "object",
     "properties": {"name": {"enum": ["Mia", "Tom"]}, "old": {"type": "boolean"}},
     "required": ["name", "old"],
     "additionalProperties": False,
-}
-ROOM = {
-    "name": "room",
-    "description": "Opens a room.",
-    "parameters": {
-        "type": "object",
-        "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
-        "required": ["n"],
-        "additionalProperties": False,
-    },
 }
 RECORD = """const plain = window.fetch;
     window.sent = [];

@@ -18,27 +18,17 @@ from oxillama.apps.server.responses.from_items import chosen_tools, conversation
 from oxillama.apps.server.responses.namespaces import Functions
 from oxillama.apps.server.responses.store import ResponseStore, Turn
 from oxillama.compat.engine import InferenceEngine
-from tests.apps.server.test_anthropic import THINKING
 from tests.support.fitted import chat_tokens
 from tests.support.server import Client, serving
 from tests.support.tiny_file import CHATML, write_tiny_model
+from tests.support.tool_models import ROOM as FUNCTION
 from tests.support.waiting import until
 
 PATH = "/v1/responses"
 COUNT = "/v1/responses/input_tokens"
 ASK = [{"role": "user", "content": "hello world"}]
 BASE: dict[str, Any] = {"input": "hello world", "max_output_tokens": 9, "seed": 2}
-ROOM: dict[str, Any] = {
-    "type": "function",
-    "name": "room",
-    "description": "Opens a room.",
-    "parameters": {
-        "type": "object",
-        "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "s": {"enum": ["ab", "c"]}},
-        "required": ["n"],
-        "additionalProperties": False,
-    },
-}
+ROOM: dict[str, Any] = {"type": "function", **FUNCTION}
 CALL = {
     "input": "hello world",
     "tools": [ROOM],
@@ -502,7 +492,7 @@ def test_reasoning_is_an_item(thinker: Client) -> None:
     assert text_of(alike(thinker, {**BASE, "reasoning": {"effort": "none"}})) == off.text
 
 
-def test_effort_is_a_variable_of_the_template(tmp_path: Path) -> None:
+def test_effort_is_a_variable_of_the_template(reasoner: Client, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model.gguf", chat_template="{{ reasoning_effort }}" + CHATML)
     engine = InferenceEngine.from_gguf(model, num_threads=1)
     with serving(engine) as client:
@@ -510,10 +500,8 @@ def test_effort_is_a_variable_of_the_template(tmp_path: Path) -> None:
         assert (
             client.ask(COUNT, {"input": "a", "reasoning": {"effort": "xhigh"}}).json["input_tokens"] > plain
         )
-    model = write_tiny_model(tmp_path / "other.gguf", chat_template=THINKING, ends=False)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
-        output = client.ask(PATH, {**BASE, "reasoning": {"effort": "none"}}).json["output"]
-        assert [item["type"] for item in output] == ["message"]  # by a budget of 0
+    output = reasoner.ask(PATH, {**BASE, "reasoning": {"effort": "none"}}).json["output"]
+    assert [item["type"] for item in output] == ["message"]  # by a budget of 0
 
 
 # --- tools --------------------------------------------------------------------------------------------
