@@ -6,7 +6,6 @@ import errno
 import json
 import logging
 import os
-import shutil
 import socket
 import ssl
 import struct
@@ -26,6 +25,7 @@ from oxillama import ConfigError, InferenceEngine, demo
 from oxillama.apps.server.listening import Listening
 from oxillama.apps.server.models import Hosted, Models
 from oxillama.base.config.server import ServerConfig
+from tests.support.raw_http import certificate, needs_openssl, received, sent, statuses
 from tests.support.server import Client, serving
 from tests.support.spread import pairs, slow
 from tests.support.waiting import until
@@ -41,34 +41,9 @@ def engine() -> Iterator[InferenceEngine]:
         yield engine
 
 
-def sent(client: Client, *parts: bytes, wait: float = 0) -> socket.socket:
-    """A connection on which something was sent."""
-    found = socket.create_connection(("127.0.0.1", client.port), timeout=60)
-    for part in parts:
-        found.sendall(part)
-        time.sleep(wait)
-    return found
-
-
-def answer(connection: socket.socket) -> bytes:
-    """All that comes until the server closes."""
-    parts = []
-    with connection:
-        try:
-            while part := connection.recv(65536):
-                parts.append(part)
-        except ConnectionResetError:
-            pass
-    return b"".join(parts)
-
-
-def statuses(found: bytes) -> list[int]:
-    return [int(part[:3]) for part in found.split(b"HTTP/1.1 ")[1:]]
-
-
 def test_small_answers_are_sent_at_once(engine: InferenceEngine) -> None:
     """Without TCP_NODELAY the second part of an answer waits for the client's acknowledgement, 40 ms."""
-    with serving(engine) as client, sent(client, GET):
+    with serving(engine) as client, sent(client.port, GET):
         found = client.server._connections._open
         until(lambda: len(found) == 1)
         (connection,) = found
@@ -76,25 +51,22 @@ def test_small_answers_are_sent_at_once(engine: InferenceEngine) -> None:
         assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+@needs_openssl
 def test_https(engine: InferenceEngine, tmp_path: Path) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
+    cert, key = certificate(tmp_path)
     with serving(engine, ssl_certfile=cert, ssl_keyfile=key) as client:
         assert client.server.url.startswith("https://")
         context = ssl.create_default_context(cafile=str(cert))
-        with sent(client) as raw, context.wrap_socket(raw, server_hostname="localhost") as secure:
+        with sent(client.port) as raw, context.wrap_socket(raw, server_hostname="localhost") as secure:
             secure.sendall(GET + b"Connection: close\r\n\r\n")
-            assert statuses(answer(secure)) == [200]
-        assert b"200" not in answer(sent(client, GET + b"\r\n"))
+            assert statuses(received(secure)) == [200]
+        assert b"200" not in received(sent(client.port, GET + b"\r\n"))
         connections = client.server._connections
         until(lambda: not connections._open and not connections._idle)
         tracemalloc.start()
         with ExitStack() as stack:
             for _ in range(20):
-                stack.enter_context(sent(client))
+                stack.enter_context(sent(client.port))
             until(lambda: len(connections._idle) == 20)
             n_bytes, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
@@ -104,14 +76,14 @@ def test_https(engine: InferenceEngine, tmp_path: Path) -> None:
 def test_half_a_head_is_given_up(engine: InferenceEngine) -> None:
     with serving(engine, head_seconds=0.5) as client:
         began = time.monotonic()
-        found = [sent(client), sent(client, HALF), sent(client, GET + b"\r\n", HALF)]
-        assert [statuses(answer(each)) for each in found] == [[408], [408], [200]]
+        found = [sent(client.port), sent(client.port, HALF), sent(client.port, GET + b"\r\n", HALF)]
+        assert [statuses(received(each)) for each in found] == [[408], [408], [200]]
         assert time.monotonic() - began > 0.4
 
 
 def test_a_head_that_trickles_has_one_deadline(engine: InferenceEngine) -> None:
     with serving(engine, head_seconds=0.5) as client:
-        connection = sent(client, HALF)
+        connection = sent(client.port, HALF)
         with pytest.raises(OSError):
             for _ in range(200):  # each within the deadline, all of them not
                 connection.sendall(b"x")
@@ -122,14 +94,14 @@ def test_a_head_that_trickles_has_one_deadline(engine: InferenceEngine) -> None:
 @pytest.mark.slow
 def test_half_a_body_is_given_up(engine: InferenceEngine) -> None:
     with serving(engine, body_seconds=0.5) as client:
-        found = answer(sent(client, HEAD + b"Content-Length: 100\r\n\r\n", b'{"prompt"'))
+        found = received(sent(client.port, HEAD + b"Content-Length: 100\r\n\r\n", b'{"prompt"'))
         assert statuses(found) == [408]
         assert b"body: expected all of it within 0.5 s, got 9 bytes" in found
 
 
 def test_the_rest_of_a_body_that_was_answered_has_a_deadline(engine: InferenceEngine) -> None:
     with serving(engine, head_seconds=0.5, api_keys=("k",)) as client:
-        connection = sent(client, HEAD + b"Content-Length: 1000\r\n\r\n", b'{"prompt"')
+        connection = sent(client.port, HEAD + b"Content-Length: 1000\r\n\r\n", b'{"prompt"')
         assert statuses(connection.recv(65536)) == [401]
         with pytest.raises(OSError):
             for _ in range(200):
@@ -146,7 +118,7 @@ def test_a_connection_that_was_reset_leaves_no_timer(engine: InferenceEngine, bo
     """A timer would keep its buffers for 30 s."""
     with serving(engine) as client:
         data = GET + b"\r\n" if body is None else HEAD + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-        raw = sent(client, data)
+        raw = sent(client.port, data)
         assert raw.recv(10)
         (connection,) = client.server._connections._open
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -161,7 +133,7 @@ def test_a_connection_that_was_reset_leaves_no_timer(engine: InferenceEngine, bo
 def test_idle_connections_make_room(engine: InferenceEngine) -> None:
     with serving(engine, max_connections=8) as client, ExitStack() as stack:
         for _ in range(30):
-            stack.enter_context(sent(client, HALF))
+            stack.enter_context(sent(client.port, HALF))
         assert [client.ask("/health").status for _ in range(5)] == [200] * 5
 
 
@@ -181,17 +153,17 @@ def test_clients_that_came_while_the_loop_was_busy_make_room(engine: InferenceEn
             loop.call_soon_threadsafe(block, begun)
             assert begun.wait(60)
             for _ in range(30):
-                stack.enter_context(sent(client, half))
-            assert statuses(answer(sent(client, GET + b"Connection: close\r\n\r\n"))) == [200]
+                stack.enter_context(sent(client.port, half))
+            assert statuses(received(sent(client.port, GET + b"Connection: close\r\n\r\n"))) == [200]
 
 
 def test_as_many_requests_as_connections(engine: InferenceEngine, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO), serving(engine, max_connections=3) as client:
         held = []
         for n in (1, 2, 3):  # half of the connections may be idle: one
-            held.append(sent(client, HEAD + b"Content-Length: 100\r\n\r\n", b'{"prompt"'))
+            held.append(sent(client.port, HEAD + b"Content-Length: 100\r\n\r\n", b'{"prompt"'))
             until(lambda n=n: len(client.server._app.state.in_flight) == n)  # type: ignore[misc]
-        found = [answer(sent(client)) for _ in range(20)]
+        found = [received(sent(client.port)) for _ in range(20)]
         assert [statuses(each) for each in found] == [[503]] * 20
         for connection in held:
             connection.close()
@@ -360,14 +332,14 @@ def test_what_passes_the_gate(plain: Client, name: str, n: int) -> None:
     data, allowed = GATE[name]
     if len(data) > 10_000:
         n = max(n, 1000)
-    connection = sent(plain)
+    connection = sent(plain.port)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         for start in range(0, len(data), n):
             connection.sendall(data[start : start + n])
     except OSError:
         pass  # it was refused in the middle
-    found = statuses(answer(connection))
+    found = statuses(received(connection))
     assert found and found[0] in allowed, found
     if name == "two requests in one write":
         assert found == [200, 200]
@@ -379,7 +351,7 @@ def test_what_passes_the_gate(plain: Client, name: str, n: int) -> None:
 @pytest.mark.parametrize("name", ["a length and chunks", "chunks and a length"])
 def test_nothing_follows_a_body_of_two_lengths(plain: Client, name: str) -> None:
     data, _ = GATE[name]
-    found = answer(sent(plain, data.removesuffix(b"GET /") + GET + b"\r\n"))
+    found = received(sent(plain.port, data.removesuffix(b"GET /") + GET + b"\r\n"))
     assert statuses(found) == [400] and b"connection: close\r\n" in found.lower()
 
 
@@ -387,9 +359,9 @@ def test_requests_sent_ahead_are_answered_in_their_order(plain: Client) -> None:
     texts = ["a", "b", "toad", "sea"]
     bodies = [json.dumps({"content": text}).encode() for text in texts]
     head = HEAD.replace(b"/v1/completions", b"/tokenize")
-    found = answer(
+    found = received(
         sent(
-            plain,
+            plain.port,
             b"".join(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body) for body in bodies),
             GET + b"Connection: close\r\n\r\n",
         )
@@ -406,9 +378,10 @@ def test_nonsense_behind_an_early_answer_is_no_fault(
 ) -> None:
     """The answer does not wait for the body, of which one chunk is wrong."""
     head = b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n" % path
-    connection = sent(plain, head, wait=wait)
+    connection = sent(plain.port, head)
+    time.sleep(wait)
     connection.sendall(b"zz\r\n")
-    assert len(statuses(answer(connection))) == 1
+    assert len(statuses(received(connection))) == 1
     until(lambda: not plain.server._connections._open and not len(plain.server._app.state.in_flight))
     assert not [record for record in caplog.records if record.levelno > logging.WARNING], caplog.text
 
@@ -417,8 +390,8 @@ def test_nonsense_is_one_line_of_the_log_a_second(plain: Client, caplog: pytest.
     began = time.monotonic()
     upgrade = GET + b"Connection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n"
     for _ in range(30):
-        assert statuses(answer(sent(plain, b"nonsense\r\n\r\n"))) == [400]
-        assert statuses(answer(sent(plain, upgrade))) == [200]
+        assert statuses(received(sent(plain.port, b"nonsense\r\n\r\n"))) == [400]
+        assert statuses(received(sent(plain.port, upgrade))) == [200]
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) <= 2 + time.monotonic() - began, lines
 
@@ -464,12 +437,12 @@ def test_accept_is_not_tried_all_the_time(
 
     with serving(InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)) as client:
         monkeypatch.setattr(socket.socket, "accept", accept)
-        with sent(client, GET + b"Connection: close\r\n\r\n") as waiting:
+        with sent(client.port, GET + b"Connection: close\r\n\r\n") as waiting:
             until(lambda: n_calls >= 1)
             time.sleep(0.5)
             assert n_calls <= 25
             fails = False
-            assert statuses(answer(waiting)) == [200]
+            assert statuses(received(waiting)) == [200]
     lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert len(lines) <= 2 and not any(record.exc_info for record in lines)
 
@@ -491,7 +464,9 @@ def test_a_client_that_leaves_in_its_body_is_no_fault(
     engine: InferenceEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO), serving(engine) as client:
-        sent(client, HEAD + b"Content-Length: 100\r\n\r\n", b'{"prompt"', wait=0.05).close()
+        connection = sent(client.port, HEAD + b"Content-Length: 100\r\n\r\n", b'{"prompt"')
+        time.sleep(0.05)
+        connection.close()
         until(lambda: any("499" in record.message for record in caplog.records))
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import socket
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from oxillama.apps.server.model_names import name_of_file
 from oxillama.apps.server.models import Hosted
 from oxillama.apps.server.raw_bodies import CODINGS
 from oxillama.apps.server.routes import ROUTES
+from tests.support.raw_http import received, sent, statuses
 from tests.support.server import Answer, Client, answer_of, serving, serving_models
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.tool_models import AS_IT_IS, NO_THOUGHTS, tool_model
@@ -62,16 +62,6 @@ def message_of(answer: Answer) -> str:
     """The message of an error, in the form of any interface."""
     error = answer.json["error"]
     return str(error if isinstance(error, str) else error["message"])
-
-
-def raw_answer(port: int, data: bytes) -> bytes:
-    """What the server answers to bytes, up to the end of the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        connection.sendall(data)
-        found = b""
-        while part := connection.recv(4096):
-            found += part
-        return found
 
 
 # --- heads --------------------------------------------------------------------------------------------
@@ -117,10 +107,10 @@ def test_a_preflight_for_a_private_network(client: Client) -> None:
 
 def test_health_checks_of_http_1_0(client: Client) -> None:
     for head in (b"GET /health HTTP/1.0\r\n\r\n", b"HEAD /health HTTP/1.0\r\nUser-Agent: probe\r\n\r\n"):
-        assert raw_answer(client.port, head).startswith(b"HTTP/1.1 200")
+        assert statuses(received(sent(client.port, head))) == [200]
     evil = b"GET /health HTTP/1.0\r\nHost: evil.example\r\n\r\n"
-    assert raw_answer(client.port, evil).startswith(b"HTTP/1.1 403")
-    assert raw_answer(client.port, b"GET /health HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 400")
+    assert statuses(received(sent(client.port, evil))) == [403]
+    assert statuses(received(sent(client.port, b"GET /health HTTP/1.1\r\n\r\n"))) == [400]
 
 
 # --- compressed bodies --------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +18,7 @@ from oxillama.apps.server.stream import EventForwarder, TextLine, data_line
 from oxillama.base.events import Event
 from oxillama.engine.wakers import waker_of_loop
 from oxillama.errors import RequestFailed
+from tests.support.raw_http import received, sent
 from tests.support.server import serving
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.waiting import until
@@ -175,14 +175,8 @@ def test_a_client_of_http_1_0_gets_no_chunks(engine: InferenceEngine) -> None:
     body = json.dumps({"prompt": PROMPT, "stream": True, "max_tokens": 20, "temperature": 0}).encode()
     head = "POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
-    with (
-        serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as client,
-        socket.create_connection(("127.0.0.1", client.port)) as connection,
-    ):
-        connection.sendall(head.encode() + body)
-        answer = b""
-        while data := connection.recv(1 << 16):
-            answer += data
+    with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as client:
+        answer = received(sent(client.port, head.encode() + body))
     _, _, events = answer.partition(b"\r\n\r\n")
     lines = [line for line in events.decode().split("\n\n") if line]
     assert lines.pop() == "data: [DONE]"

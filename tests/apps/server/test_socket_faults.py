@@ -10,13 +10,13 @@ import os
 import shutil
 import socket
 import ssl
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from oxillama import InferenceEngine, demo
+from tests.support.raw_http import certificate
 from tests.support.server import Client, serving
 from tests.support.socket_faults import FAULTS, SocketCalls, failing_sockets
 from tests.support.spread import few, slow
@@ -43,14 +43,6 @@ REQUESTS = (
     request("/detokenize", {"tokens": [5] * 30_000}),
     request("/health", last=True),
 )
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
-    return cert, key
 
 
 @pytest.fixture(scope="module", params=few(ROOMS, ("http",)))

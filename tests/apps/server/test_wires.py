@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +28,7 @@ from oxillama.apps.server.proxies import Proxies
 from oxillama.base.config.server import ServerConfig
 from oxillama.base.events import TextPart
 from tests.support.fault_proxy import FAULTS, fault_proxy
+from tests.support.raw_http import certificate, needs_openssl, received, sent, statuses
 from tests.support.server import Client, serving
 from tests.support.spread import few, slow
 from tests.support.waiting import until
@@ -52,22 +51,15 @@ def plain(engine: InferenceEngine) -> Iterator[Client]:
 
 
 def answer(port: int, data: bytes) -> bytes:
-    """All that a server answers."""
-    found = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection, suppress(OSError):
-        threading.Thread(target=lambda: sent(connection, data), daemon=True).start()
-        while part := connection.recv(65536):
-            found += part
-    return found
+    """All that a server answers, also while the data is sent."""
+    connection = sent(port)
 
+    def send() -> None:
+        with suppress(OSError):
+            connection.sendall(data)
 
-def sent(connection: socket.socket, data: bytes) -> None:
-    with suppress(OSError):
-        connection.sendall(data)
-
-
-def statuses(found: bytes) -> list[int]:
-    return [int(part[:3]) for part in found.split(b"HTTP/1.1 ")[1:]]
+    threading.Thread(target=send, daemon=True).start()
+    return received(connection)
 
 
 def chunks(body: bytes, size: int, more: bytes = b"") -> bytes:
@@ -255,18 +247,15 @@ def test_the_nth_part_of_a_stream_fails(
 # --- TLS ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+@needs_openssl
 @pytest.mark.parametrize("part", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", slow(b"whole")])
 def test_half_open_handshakes_make_room(engine: InferenceEngine, tmp_path: Path, part: bytes) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(command, check=True, capture_output=True)
+    cert, key = certificate(tmp_path)
     context = ssl._create_unverified_context()
 
     def status(port: int) -> int:
         with (
-            socket.create_connection(("127.0.0.1", port), timeout=60) as raw,
+            sent(port) as raw,
             context.wrap_socket(raw, server_hostname="localhost") as secure,
         ):
             secure.sendall(GET + b"Connection: close\r\n\r\n")
@@ -275,7 +264,7 @@ def test_half_open_handshakes_make_room(engine: InferenceEngine, tmp_path: Path,
     with serving(engine, ssl_certfile=cert, ssl_keyfile=key, max_connections=8, head_seconds=2) as client:
         connections, held = client.server._connections, []
         for _ in range(30):
-            raw = socket.create_connection(("127.0.0.1", client.port), timeout=60)
+            raw = sent(client.port)
             if part == b"whole":
                 with suppress(OSError):
                     raw = context.wrap_socket(raw, server_hostname="localhost")
