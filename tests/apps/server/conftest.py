@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from oxillama.apps.server.models import Hosted
 from oxillama.compat.engine import InferenceEngine
 from tests.support.browser import KINDS, Page, opened
-from tests.support.server import Client, serving
+from tests.support.media import WIDTH, projector_file
+from tests.support.server import Client, serving, serving_models
 from tests.support.tiny_file import CHATML, THINKING, write_tiny_model
 from tests.support.tool_models import NO_THOUGHTS, tool_model
 
@@ -73,6 +75,26 @@ def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     path = tmp_path_factory.mktemp("models") / "model.gguf"
     model = write_tiny_model(path, chat_template=THINKING, ends=False)
     with serving(InferenceEngine.from_gguf(model, num_threads=1)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def sighted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model and its projector file, and in ``plain`` the model without one."""
+    found = tmp_path_factory.mktemp("media")
+    (found / "plain").mkdir()
+    for path in (found / "tiny.gguf", found / "plain" / "plain.gguf"):
+        write_tiny_model(path, n_embd=WIDTH, ends=False, context_length=256)
+    (found / "mmproj-tiny.gguf").write_bytes(projector_file())
+    return found
+
+
+@pytest.fixture(scope="module")
+def seeing(sighted: Path) -> Iterator[Client]:
+    """A server of a model with a projector file, and of one without."""
+    paths = (sighted / "tiny.gguf", sighted / "plain" / "plain.gguf")
+    hosted = (Hosted(path.stem, InferenceEngine.from_gguf(path, num_threads=1)) for path in paths)
+    with serving_models(*hosted) as found:
         yield found
 
 

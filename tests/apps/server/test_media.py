@@ -24,9 +24,8 @@ from oxillama.apps.server.workers import Pools
 from oxillama.base.config import SchedulerConfig
 from oxillama.models.media.decode import Picture
 from oxillama.text.chat.prompt import chat_text
-from tests.support.media import PAIRS, SHARED, WIDTH, picture, projector_file
-from tests.support.server import Client, serving, serving_models
-from tests.support.tiny_file import write_tiny_model
+from tests.support.media import PAIRS, SHARED, picture
+from tests.support.server import Client, serving
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -49,26 +48,13 @@ def url(data: bytes, form: str = "image/png") -> str:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("media")
-    (found / "plain").mkdir()
-    for path in (found / "tiny.gguf", found / "plain" / "plain.gguf"):
-        write_tiny_model(path, n_embd=WIDTH, ends=False, context_length=256)
-    (found / "mmproj-tiny.gguf").write_bytes(projector_file())
-    return found
+def client(seeing: Client) -> Client:
+    return seeing
 
 
 @pytest.fixture(scope="module")
-def client(folder: Path) -> Iterator[Client]:
-    tiny = InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1)
-    plain = InferenceEngine.from_gguf(folder / "plain" / "plain.gguf", num_threads=1)
-    with serving_models(Hosted("tiny", tiny), Hosted("plain", plain)) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def alone(folder: Path) -> Iterator[InferenceEngine]:
-    with InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1) as engine:
+def alone(sighted: Path) -> Iterator[InferenceEngine]:
+    with InferenceEngine.from_gguf(sighted / "tiny.gguf", num_threads=1) as engine:
         yield engine
 
 
@@ -206,7 +192,7 @@ def test_llama_server(client: Client, alone: InferenceEngine) -> None:
     assert marked.json["prompt"].count(client.ask("/props").json["media_marker"]) == 1
 
 
-def test_slots(folder: Path, tmp_path: Path) -> None:
+def test_slots(sighted: Path, tmp_path: Path) -> None:
     """A slot goes on behind a picture, and so does its file in another process, with the same text."""
     prompts: list[dict[str, Any]] = [
         {"prompt_string": "once <__media__> upon", "multimodal_data": [encoded(png())]},
@@ -228,7 +214,7 @@ def test_slots(folder: Path, tmp_path: Path) -> None:
 
     def serve() -> Any:
         scheduler = SchedulerConfig(max_sequences=2)
-        engine = InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1, scheduler=scheduler)
+        engine = InferenceEngine.from_gguf(sighted / "tiny.gguf", num_threads=1, scheduler=scheduler)
         return serving(engine, slot_save_path=tmp_path)
 
     with serve() as client:
@@ -322,7 +308,7 @@ def test_sounds_are_for_models_that_take_them(client: Client) -> None:
 # --- what a model takes -------------------------------------------------------------------------------
 
 
-def test_models_say_what_they_take(client: Client, folder: Path) -> None:
+def test_models_say_what_they_take(client: Client, sighted: Path) -> None:
     cards = {card["id"]: card for card in client.ask("/v1/models").json["data"]}
     takes = {name: card["architecture"]["input_modalities"] for name, card in cards.items()}
     assert takes == {"tiny": ["text", "image"], "plain": ["text"]}
@@ -330,49 +316,13 @@ def test_models_say_what_they_take(client: Client, folder: Path) -> None:
     assert client.ask("/props?model=plain").json["modalities"] == {"vision": False, "audio": False}
     assert "vision" in client.ask("/api/show", {"model": "tiny"}).json["capabilities"]
     assert "vision" not in client.ask("/api/show", {"model": "plain"}).json["capabilities"]
-    assert Hosted("a", path=str(folder / "tiny.gguf")).takes == ("image",)
-    other = folder / "plain" / "plain.gguf"
+    assert Hosted("a", path=str(sighted / "tiny.gguf")).takes == ("image",)
+    other = sighted / "plain" / "plain.gguf"
     assert Hosted("a", path=str(other)).takes == ()
-    assert Hosted("a", path=str(other), mmproj=folder / "mmproj-tiny.gguf").takes == ("image",)
+    assert Hosted("a", path=str(other), mmproj=sighted / "mmproj-tiny.gguf").takes == ("image",)
 
 
 PICTURE = {"type": "image_url", "image_url": {"url": url(b"x")}}
-SOURCE = {"type": "base64", "media_type": "image/png", "data": "AA=="}
-WITHOUT: list[tuple[str, dict[str, Any], str]] = [
-    ("/v1/chat/completions", {"messages": said(PICTURE)}, "messages[0].content[0]"),
-    (
-        "/v1/responses",
-        {
-            "instructions": "a",
-            "input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}],
-        },
-        "input[0].content[0]",
-    ),
-    (
-        "/v1/messages",
-        {
-            "system": "a",
-            "messages": said({"type": "image", "source": SOURCE}),
-            "max_tokens": 3,
-        },
-        "messages[0].content[0]",
-    ),
-    ("/api/chat", {"messages": [{"role": "user", "images": ["AAAA"]}]}, "messages[0].images[0]"),
-    ("/api/generate", {"images": ["AAAA"]}, "images[0]"),
-    (
-        "/completion",
-        {"prompt": {"prompt_string": "<__media__>", "multimodal_data": ["AAAA"]}},
-        "prompt.multimodal_data[0]",
-    ),
-]
-
-
-@pytest.mark.parametrize(("path", "body", "place"), WITHOUT)
-def test_a_model_without_a_projector(client: Client, path: str, body: dict[str, Any], place: str) -> None:
-    found = client.ask(path, {**body, "model": "plain"})
-    assert found.status == 400, found.text
-    assert f"{place}" in found.text
-    assert "the model takes no pictures: it has no projector file (mmproj)" in found.text
 
 
 @pytest.mark.parametrize(
@@ -398,7 +348,7 @@ def test_nothing_is_fetched_or_opened(client: Client, address: str) -> None:
     assert found.status == 400 and ("fetches nothing" in found.text or "base64" in found.text), found.text
 
 
-def test_files_of_a_folder(folder: Path, tmp_path: Path, alone: InferenceEngine) -> None:
+def test_files_of_a_folder(sighted: Path, tmp_path: Path, alone: InferenceEngine) -> None:
     """Only below the folder: neither dots nor links lead out of it, and only if the server has one."""
     shown = tmp_path / "shown"
     (shown / "a b").mkdir(parents=True)
@@ -406,7 +356,7 @@ def test_files_of_a_folder(folder: Path, tmp_path: Path, alone: InferenceEngine)
     (tmp_path / "hidden.png").write_bytes(png())
     (shown / "link.png").symlink_to(tmp_path / "hidden.png")
     (shown / "text.png").write_bytes(b"no picture")
-    engine = InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1)
+    engine = InferenceEngine.from_gguf(sighted / "tiny.gguf", num_threads=1)
     answer = wanted(alone, {"type": "image", "image": png()})
     with serving(engine, media_path=shown) as client:
         for name in ("a%20b/c.png", "//a%20b//c.png", "/a b/c.png"):
@@ -546,8 +496,8 @@ def test_memory_is_limited(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> Non
     assert module.decoded_alone(b"", "image") != limits()
 
 
-def test_without_processes_a_thread_decodes(folder: Path) -> None:
-    engine = InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1)
+def test_without_processes_a_thread_decodes(sighted: Path) -> None:
+    engine = InferenceEngine.from_gguf(sighted / "tiny.gguf", num_threads=1)
     with serving(engine, "tiny", job_processes=0) as client:
         found = openai(client, {"type": "image_url", "image_url": {"url": url(png())}})
         assert found.status == 200, found.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,13 @@ import ollama
 import openai
 import pytest
 
-from oxillama import InferenceEngine
-from tests.apps.server.test_media import OPTIONS, Image, encoded, png, url
-from tests.support.media import WIDTH, projector_file
-from tests.support.server import Client, serving
-from tests.support.tiny_file import write_tiny_model
-
-assert Image
+from tests.apps.server.test_media import OPTIONS, encoded, png, url
+from tests.support.server import Client
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("media")
-    write_tiny_model(folder / "tiny.gguf", n_embd=WIDTH, ends=False)
-    (folder / "mmproj.gguf").write_bytes(projector_file())
-    with serving(InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1), "tiny") as found:
-        yield found
+def model(sighted: Path) -> Path:
+    return sighted / "tiny.gguf"
 
 
 @pytest.fixture(scope="module")

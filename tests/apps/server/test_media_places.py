@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import io
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,36 +13,16 @@ import pytest
 from oxillama import InferenceEngine
 from oxillama.apps.server import media as module
 from oxillama.models.media import vision
-from tests.support.media import PAIRS, SHARED, WIDTH, picture, projector_file
+from tests.apps.server.test_media import encoded, png, url
+from tests.support.media import PAIRS, SHARED
 from tests.support.server import Client, serving
-from tests.support.tiny_file import write_tiny_model
-
-image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
 CONTEXT = 256
 
 
-def png(seed: int = 0, width: int = 40, height: int = 30) -> bytes:
-    held = io.BytesIO()
-    image.fromarray(picture(width, height, seed)).save(held, "PNG")
-    return held.getvalue()
-
-
-def text64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def url(data: bytes) -> str:
-    return f"data:image/png;base64,{text64(data)}"
-
-
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("places")
-    write_tiny_model(folder / "tiny.gguf", n_embd=WIDTH, ends=False, context_length=CONTEXT)
-    (folder / "mmproj-tiny.gguf").write_bytes(projector_file())
-    with serving(InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1)) as found:
-        yield found
+def client(seeing: Client) -> Client:
+    return seeing
 
 
 def user(*content: Any) -> list[dict[str, Any]]:
@@ -50,7 +30,7 @@ def user(*content: Any) -> list[dict[str, Any]]:
 
 
 def block(data: bytes) -> dict[str, Any]:
-    source = {"type": "base64", "media_type": "image/png", "data": text64(data)}
+    source = {"type": "base64", "media_type": "image/png", "data": encoded(data)}
     return {"type": "image", "source": source}
 
 
@@ -62,7 +42,7 @@ def tool_result(*blocks: Any) -> list[dict[str, Any]]:
 
 def multimodal(*pictures: bytes) -> dict[str, Any]:
     text = "a" + "<__media__>" * len(pictures)
-    return {"prompt_string": text, "multimodal_data": list(map(text64, pictures))}
+    return {"prompt_string": text, "multimodal_data": list(map(encoded, pictures))}
 
 
 def part_of_url(data: bytes) -> dict[str, Any]:
@@ -130,7 +110,7 @@ FORMS: dict[str, tuple[str, Callable[..., dict[str, Any]], str]] = {
         lambda *p: {
             "messages": [
                 {"role": "system", "content": "a"},
-                {"role": "user", "content": "a", "images": list(map(text64, p))},
+                {"role": "user", "content": "a", "images": list(map(encoded, p))},
             ],
             "options": {"num_predict": 1},
             "stream": False,
@@ -139,12 +119,12 @@ FORMS: dict[str, tuple[str, Callable[..., dict[str, Any]], str]] = {
     ),
     "ollama, a prompt": (
         "/api/generate",
-        lambda *p: {"prompt": "a", "images": list(map(text64, p)), "stream": False},
+        lambda *p: {"prompt": "a", "images": list(map(encoded, p)), "stream": False},
         "images[{0}]",
     ),
     "ollama, a raw prompt": (
         "/api/generate",
-        lambda *p: {"prompt": "a", "images": list(map(text64, p)), "raw": True, "stream": False},
+        lambda *p: {"prompt": "a", "images": list(map(encoded, p)), "raw": True, "stream": False},
         "images[{0}]",
     ),
     "llama-server": (
@@ -235,6 +215,18 @@ def test_num_ctx_is_checked_first(client: Client, form: str, monkeypatch: pytest
     )
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_model_without_a_projector(client: Client, form: str) -> None:
+    path, make, place = FORMS[form]
+    found = client.ask(path, {**make(png()), "model": "plain"})
+    assert found.status == 400, found.text
+    where = re.search(
+        r"([\w.\[\]]+): the model takes no pictures: it has no projector file \(mmproj\)", found.text
+    )
+    assert where is not None and place.format(0, 1).startswith(where[1]), found.text
+    assert where[1].endswith("]")  # the medium, and not all messages
+
+
 def test_pixels_of_a_request_are_limited(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small files may have many pixels."""
     monkeypatch.setattr(module, "MOST_DECODED", 2 * 40 * 30 * 3)
@@ -283,7 +275,7 @@ OLLAMA: dict[str, tuple[str, Callable[[str], dict[str, Any]], str]] = {
 def test_sounds_in_ollamas_images(hears: Client, name: str, form: str) -> None:
     path, make, _ = OLLAMA[name]
     options = {"stream": False, "options": {"num_predict": 2, "temperature": 0}}
-    given = text64(sound(form))
+    given = encoded(sound(form))
     for data in (given, f"data:audio/any;base64,{given}"):
         found = hears.ask(path, {**make(data), **options})
         assert found.status == 200, found.text
@@ -297,13 +289,13 @@ def test_sounds_in_ollamas_images(hears: Client, name: str, form: str) -> None:
 @pytest.mark.parametrize("name", OLLAMA)
 def test_errors_of_sounds_in_ollamas_images(hears: Client, client: Client, name: str) -> None:
     path, make, place = OLLAMA[name]
-    found = hears.ask(path, make(text64(b"RIFF" + bytes(60))))
+    found = hears.ask(path, make(encoded(b"RIFF" + bytes(60))))
     assert found.status == 400 and f"{place}: sound: cannot be decoded as WAV" in found.text, found.text
-    found = hears.ask(path, make(text64(b"\0\0\0\x18ftypM4A " + bytes(60))))
+    found = hears.ask(path, make(encoded(b"\0\0\0\x18ftypM4A " + bytes(60))))
     assert f"{place}: sound: cannot be decoded: M4A is not read; convert it to WAV, MP3" in found.text
-    found = hears.ask(path, make(text64(png())))
+    found = hears.ask(path, make(encoded(png())))
     assert f"{place}: the model takes no pictures" in found.text, found.text
-    found = client.ask(path, make(text64(sound())))
+    found = client.ask(path, make(encoded(sound())))
     assert f"{place}: the model takes no sounds" in found.text, found.text
 
 
@@ -311,7 +303,7 @@ AUDIO: dict[str, tuple[str, Callable[[bytes], dict[str, Any]], str]] = {
     "chat": (
         "/v1/chat/completions",
         lambda data: {
-            "messages": user({"type": "input_audio", "input_audio": {"data": text64(data), "format": "wav"}})
+            "messages": user({"type": "input_audio", "input_audio": {"data": encoded(data), "format": "wav"}})
         },
         "messages[0].content[1].input_audio.data",
     ),
@@ -324,7 +316,7 @@ AUDIO: dict[str, tuple[str, Callable[[bytes], dict[str, Any]], str]] = {
         "/v1/responses",
         lambda data: {
             "input": [
-                {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": text64(data)}}]}
+                {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": encoded(data)}}]}
             ]
         },
         "input[0].content[0].input_audio.data",
@@ -332,7 +324,7 @@ AUDIO: dict[str, tuple[str, Callable[[bytes], dict[str, Any]], str]] = {
     "llama-server": (
         "/completion",
         lambda data: {
-            "prompt": {"content": [{"type": "input_audio", "input_audio": {"data": text64(data)}}]}
+            "prompt": {"content": [{"type": "input_audio", "input_audio": {"data": encoded(data)}}]}
         },
         "prompt.content[0].input_audio.data",
     ),
