@@ -117,7 +117,8 @@ SEEDS: dict[str, list[Any]] = {
 }
 """Paths with bodies that are right, or nearly. A path that the server does not have is left out."""
 
-NAMES = sorted({*OPTIONS, *HARMLESS, "response_format", "messages", "prompt", "input", "type", "nonsense"})
+FIELDS = {name for each in ROUTES if isinstance(each.body, type) for name in each.body.model_fields}
+NAMES = sorted({*FIELDS, *OPTIONS, *HARMLESS, "response_format", "type", "num_ctx", "nonsense"})
 NUMBERS = [0, 1, -1, 2, 3, 0.5, 1.0, -0.5, 2**31, 2**63, 2**64, 10**30, 1e300, -(2**63) - 1]
 WORDS = ["", "auto", "none", "text", "\x00", "\ud800", "a" * 300, "{{", "root ::= root", "(a*)*b", "\u202e"]
 PLAIN = st.one_of(
@@ -172,13 +173,15 @@ def bodies(draw: Any, seeds: list[Any]) -> Any:
     for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3]))):
         path = draw(st.sampled_from(places(body)[1:] or [()]))
         kind = draw(st.sampled_from(["replace", "like", "like", "like", "add", "wrap", "repeat"]))
-        if kind == "add" and isinstance(body, dict):
-            name = draw(st.sampled_from([name for name in NAMES if name not in SLOW]))
-            body = {**body, name: draw(VALUES)}
-            continue
         inside = body
         for key in path:
             inside = inside[key]
+        if kind == "add":
+            place, held = (path, inside) if isinstance(inside, dict) else ((), body)
+            if isinstance(held, dict):
+                name = draw(st.sampled_from([name for name in NAMES if name not in SLOW]))
+                body = changed(body, place, {**held, name: draw(VALUES)})
+                continue
         made: Any = {"wrap": [inside], "repeat": [inside, inside]}.get(kind)
         if kind == "like":
             made = draw(like(inside))
@@ -192,6 +195,7 @@ class Reply:
 
     status: int
     body: bytes
+    kind: bytes = b""
 
 
 def route_of(path: str) -> str:
@@ -238,7 +242,7 @@ async def reply_of(app: Starlette, path: str, body: bytes, kind: str) -> Reply:
 
     async def send(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            reply.status = message["status"]
+            reply.status, reply.kind = message["status"], dict(message["headers"]).get(b"content-type", b"")
         else:
             reply.body += message.get("body", b"")
 
@@ -254,8 +258,9 @@ def fault(path: str, body: Any, reply: Reply) -> str:
     """What is wrong with an answer; "" if nothing is."""
     shown = f"{path} {json.dumps(body)[:1000]}: {reply.status} {reply.body[:1000]!r}"
     if reply.status == 200:
-        return "" if b'"internal_error"' not in reply.body and reply.body else shown
-    if not 400 <= reply.status < 500 or len(reply.body) > 5000:
+        is_json = reply.kind != b"application/json" or isinstance(json.loads(reply.body), (dict, list))
+        return "" if b'"internal_error"' not in reply.body and reply.body and is_json else shown
+    if reply.status not in (400, 404, 422) or len(reply.body) > 3000:
         return shown
     error = json.loads(reply.body).get("error")
     message = error.get("message") if isinstance(error, dict) else error

@@ -547,15 +547,6 @@ def test_errors_of_the_frame_have_the_shape(client: Client, model: Path) -> None
         error_of(other.ask(PATH, BASE, headers={"x-api-key": "k"}), 503, "overloaded_error")
 
 
-def test_an_error_can_name_what_is_no_text(client: Client) -> None:
-    for body in (
-        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
-        b'{"messages": [{"role": "\\ud800", "content": "a"}]}',
-        b'{"messages": [{"role": "user", "content": "a"}], "\\ud800": 1}',
-    ):
-        error_of(client.ask(PATH, body), 400)
-
-
 def test_a_full_queue(model: Path) -> None:
     scheduler = SchedulerConfig(max_sequences=1, max_waiting=1)
     engine = InferenceEngine.from_gguf(model, num_threads=1, scheduler=scheduler)
