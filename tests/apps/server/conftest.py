@@ -119,9 +119,14 @@ def browser(kind: str, folder: Path) -> Iterator[Page]:
 
 
 @pytest.fixture
-def page(browser: Page) -> Iterator[Page]:
+def checked(browser: Page) -> Iterator[Page]:
     """The browser; the test fails if a script does, or if one breaks the page's policy."""
     browser.faults()
     yield browser
     refused = "Failed to load resource"  # an icon that browsers ask for; a server that refuses or is gone
     assert [fault for fault in browser.faults() if refused not in fault] == []
+
+
+@pytest.fixture
+def page(checked: Page) -> Page:
+    return checked

@@ -45,6 +45,21 @@ def chat(folder: Path, browser: Page) -> Iterator[Client]:
         yield client
 
 
+@pytest.fixture
+def page(checked: Page, chat: Client) -> Page:
+    """The page of that model, as a browser has it that was never there."""
+    checked.ready(chat.server.url)
+    return checked
+
+
+@pytest.fixture
+def there(checked: Page, chat: Client) -> Page:
+    """The page of that model, which other tests may have used."""
+    if not checked.driver.current_url.startswith(chat.server.url):
+        checked.ready(chat.server.url)
+    return checked
+
+
 @pytest.fixture(scope="module")
 def plain(folder: Path, browser: Page) -> Iterator[Client]:
     """The demo model without its chat template."""
@@ -54,8 +69,7 @@ def plain(folder: Path, browser: Page) -> Iterator[Client]:
         yield client
 
 
-def test_a_conversation_is_written_and_kept(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_a_conversation_is_written_and_kept(page: Page) -> None:
     assert page.one("#model-name").text == "tiny"
     page.set(more={"choices": ["The **fox** said:\n\n- hello\n- world"]}, temperature=0)
     assert page.ask("hello there") == "The fox said:helloworld"
@@ -77,8 +91,7 @@ def test_a_conversation_is_written_and_kept(page: Page, chat: Client) -> None:
 
 
 @pytest.mark.slow
-def test_conversations_are_found_renamed_and_deleted(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_conversations_are_found_renamed_and_deleted(page: Page) -> None:
     page.set(more={"choices": ["zebra"]})
     page.ask("the first")
     page.press("New conversation")
@@ -106,7 +119,6 @@ def test_conversations_are_found_renamed_and_deleted(page: Page, chat: Client) -
 
 
 def test_a_text_can_be_stopped_and_stays(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     page.send("go on")
     page.until(lambda: page.answers and len(page.answers[0]) > 100)
     assert page.is_writing
@@ -123,8 +135,7 @@ def test_a_text_can_be_stopped_and_stays(page: Page, chat: Client) -> None:
     assert page.one(".branch-count").text == "2/2"
 
 
-def test_an_empty_answer_is_told(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_an_empty_answer_is_told(page: Page) -> None:
     page.set(more={"regex": "(zq)?", "logit_bias": {"122": -100}})
     assert page.ask("hello") == "The model wrote nothing."
     assert not page.all(".message.assistant [aria-label=Copy]")
@@ -132,7 +143,6 @@ def test_an_empty_answer_is_told(page: Page, chat: Client) -> None:
 
 @pytest.mark.slow
 def test_the_wait_for_the_first_token_is_told(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     with stopped(chat.hosted.ready()):
         page.send("hello")
         page.until(lambda: re.search(r"The model reads: [1-9]\d* s", " ".join(page.texts(".waiting"))))
@@ -144,7 +154,6 @@ def test_the_wait_for_the_first_token_is_told(page: Page, chat: Client) -> None:
 
 @pytest.mark.slow
 def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     page.send("go on")
     texts = "const [c] = await store.all(); return c ? c.messages.map((m) => m.content) : []"
     kept = page.until(lambda: [t for t in page.stored(texts)[1:] if len(t) > 100])
@@ -159,7 +168,6 @@ def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Clien
 @pytest.mark.slow
 def test_a_reload_opens_the_conversation_that_another_tab_writes(page: Page, chat: Client) -> None:
     """News that come while the page begins draw it, and the empty conversation has no address."""
-    page.ready(chat.server.url)
     page.set(more={"choices": ["one"]})
     page.ask("hello")
     first = page.driver.current_window_handle
@@ -186,8 +194,7 @@ def test_a_reload_opens_the_conversation_that_another_tab_writes(page: Page, cha
 
 
 @pytest.mark.slow
-def test_a_conversation_that_cannot_be_read(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_a_conversation_that_cannot_be_read(page: Page) -> None:
     page.set(more={"choices": ["one"]})
     page.ask("hello")
     page.press("New conversation")
@@ -198,8 +205,7 @@ def test_a_conversation_that_cannot_be_read(page: Page, chat: Client) -> None:
 
 
 @pytest.mark.slow
-def test_edits_and_other_answers_are_branches(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_edits_and_other_answers_are_branches(page: Page) -> None:
     page.run(RECORD)
     page.set(more={"choices": ["one"]})
     page.ask("first")
@@ -236,8 +242,7 @@ def test_edits_and_other_answers_are_branches(page: Page, chat: Client) -> None:
 
 
 @pytest.mark.slow
-def test_settings_are_in_the_request(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_settings_are_in_the_request(page: Page) -> None:
     page.run(RECORD)
     page.press("Settings")
     assert float(page.one("#set-temperature").get_property("value")) == pytest.approx(0.8, abs=0.21)
@@ -268,9 +273,8 @@ def test_settings_are_in_the_request(page: Page, chat: Client) -> None:
     assert page.texts(".chip") == []
 
 
-def test_probabilities_give_way_to_jump_forward(page: Page, chat: Client) -> None:
+def test_probabilities_give_way_to_jump_forward(page: Page) -> None:
     """They are shown unless somebody says no: what was asked for must not fail for them."""
-    page.ready(chat.server.url)
     page.run(RECORD)
     page.set(schema=SCHEMA, more={"jump_forward": True})
     jsonschema.validate(json.loads(page.ask("who?")), SCHEMA)
@@ -279,8 +283,7 @@ def test_probabilities_give_way_to_jump_forward(page: Page, chat: Client) -> Non
     assert [body.get("logprobs") for body in page.run("return window.sent")] == [None, True]
 
 
-def test_a_schema(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_a_schema(page: Page) -> None:
     page.set(schema=SCHEMA)
     jsonschema.validate(json.loads(page.ask("who?")), SCHEMA)
     page.set(schema='{"type": ')
@@ -355,7 +358,6 @@ def test_thinking_is_switched_and_limited(page: Page, chat: Client, folder: Path
 
 @pytest.mark.slow
 def test_an_answer_goes_on(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     page.run(RECORD)
     page.set(max_tokens="5", temperature="0")
     first = page.ask("hello")
@@ -378,7 +380,6 @@ def test_an_answer_goes_on(page: Page, chat: Client) -> None:
 
 
 def test_the_context_in_use_and_the_servers_rates(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     assert not page.all("#context")
     page.set(max_tokens="7")
     page.ask("hello world")
@@ -395,8 +396,7 @@ def test_the_context_in_use_and_the_servers_rates(page: Page, chat: Client) -> N
 
 
 @pytest.mark.slow
-def test_files_go_into_the_message(page: Page, chat: Client, folder: Path) -> None:
-    page.ready(chat.server.url)
+def test_files_go_into_the_message(page: Page, folder: Path) -> None:
     page.run(RECORD)
     page.set(more={"choices": ["read"]})
     texts = {"a.py": "print('```')\n", "notes é.md": "<b>x</b>", "gone.txt": "gone"}
@@ -457,8 +457,7 @@ PASTE = """const data = new DataTransfer();
 
 
 @pytest.mark.slow
-def test_a_long_text_that_is_pasted_becomes_a_file(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_a_long_text_that_is_pasted_becomes_a_file(page: Page) -> None:
     assert page.run(PASTE, "short")  # the browser inserts it
     for i, name in enumerate(("pasted.txt", "pasted-2.txt")):
         assert not page.run(PASTE, "line\n" * 2000)
@@ -472,7 +471,6 @@ def test_a_long_text_that_is_pasted_becomes_a_file(page: Page, chat: Client) -> 
 
 
 def test_a_question_in_the_address(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     page.driver.get(f"{chat.server.url}/?q=What%20is%20%3Cb%3E%3F")
     page.one(".status.ready")
     assert page.one("#prompt").get_property("value") == "What is <b>?"
@@ -480,8 +478,7 @@ def test_a_question_in_the_address(page: Page, chat: Client) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_has_the_button_that_helps(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_an_error_has_the_button_that_helps(page: Page) -> None:
     page.set(more={"temprature": 1})
     page.send("hello")
     page.press("Open the settings", ".fault-box")
@@ -502,8 +499,7 @@ def test_an_error_has_the_button_that_helps(page: Page, chat: Client) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_looked_at_stays_in_view(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_what_is_looked_at_stays_in_view(page: Page) -> None:
     page.set(more={"choices": ["- a\n" * 12]})
     page.run("document.getElementById('prompt').value = 'word '.repeat(300)")
     page.ask("end")
@@ -528,8 +524,7 @@ def test_what_is_looked_at_stays_in_view(page: Page, chat: Client) -> None:
     assert page.run(seen)
 
 
-def test_a_text_that_grows_is_followed_unless_the_reader_has_scrolled_up(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_a_text_that_grows_is_followed_unless_the_reader_has_scrolled_up(page: Page) -> None:
     page.set(more={"choices": ["- a\n" * 60]})
     page.ask("hello")
     scroll = """const e = document.getElementById("scroller"), tall = document.createElement("div");
@@ -548,8 +543,7 @@ def test_a_text_that_grows_is_followed_unless_the_reader_has_scrolled_up(page: P
 
 
 @pytest.mark.slow
-def test_slow_drawings_take_a_bounded_share_of_the_time(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_slow_drawings_take_a_bounded_share_of_the_time(page: Page) -> None:
     page.set(more={"choices": ["one"]})
     page.ask("hello")
     script = """const message = { id: "a", role: "assistant", content: "", parent: null, chosen: null };
@@ -598,7 +592,6 @@ def test_the_progress_of_a_long_prompt(page: Page, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_probabilities_of_a_token(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     page.set(seed="3", max_tokens="6")
     page.ask("hello")
     body = {"messages": [{"role": "user", "content": "hello"}], "seed": 3, "max_tokens": 6}
@@ -634,17 +627,14 @@ DANGEROUS = """<script>window.pwned = 1</script><img src=x onerror="window.pwned
 ```"""
 
 
-def test_long_code_has_no_colours(page: Page, chat: Client) -> None:
-    if not page.driver.current_url.startswith(chat.server.url):
-        page.ready(chat.server.url)
+def test_long_code_has_no_colours(there: Page) -> None:
     script = """const shown = m.codeView("python", "if True:\\n".repeat(args[0]));
         return [shown.querySelectorAll("code span").length, shown.textContent.includes("if True")]"""
-    few, many = (page.call("./markdown_view.js", script, n) for n in (5, 12_000))
+    few, many = (there.call("./markdown_view.js", script, n) for n in (5, 12_000))
     assert few[0] >= 10 and many[0] == 0 and few[1] and many[1]
 
 
-def test_text_of_a_model_is_text(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_text_of_a_model_is_text(page: Page) -> None:
     page.set(more={"choices": [DANGEROUS]}, system="<img src=x onerror='window.pwned = 7'>")
     shown = page.ask("<img src=x onerror='window.pwned = 8'>")
     for part in (
@@ -688,14 +678,11 @@ def test_text_of_a_model_is_text(page: Page, chat: Client) -> None:
         ("", ""),
     ],
 )
-def test_markdown(page: Page, chat: Client, source: str, markup: str) -> None:
-    if not page.driver.current_url.startswith(chat.server.url):
-        page.ready(chat.server.url)
-    assert drawn(page, [source]) == markup
+def test_markdown(there: Page, source: str, markup: str) -> None:
+    assert drawn(there, [source]) == markup
 
 
-def test_markdown_of_other_kinds(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_markdown_of_other_kinds(page: Page) -> None:
     table = drawn(page, ["| a | b\\|c |\n|---|--:|\n| `x\\|y` | 2 |\n| 3 |"])
     assert "<thead><tr><th>a</th><th>b|c</th></tr></thead>" in table
     assert "<tr><td><code>x|y</code></td><td>2</td></tr><tr><td>3</td><td></td></tr>" in table
@@ -709,8 +696,7 @@ def test_markdown_of_other_kinds(page: Page, chat: Client) -> None:
     assert 'href="mailto:a@b.org"' in links
 
 
-def test_markdown_that_grows_is_the_markdown_of_the_whole(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_markdown_that_grows_is_the_markdown_of_the_whole(page: Page) -> None:
     text = DANGEROUS + "\n\n# A\n\n- a\n  - b\n\n| a | b |\n|--|--|\n| 1 | 2 |\n\n> q **x**\n\n1. z"
     parts = [text[:i] for i in range(0, len(text), 7)]
     assert drawn(page, [*parts, text]) == drawn(page, [text])
@@ -745,22 +731,18 @@ INLINE, DOLLARS, DISPLAYED = FORMULA.values()
         (r"$\def\a{b}\a$", r"<p><code>$\def\a{b}\a$</code></p>"),
     ],
 )
-def test_formulas(page: Page, chat: Client, source: str, markup: str) -> None:
-    if not page.driver.current_url.startswith(chat.server.url):
-        page.ready(chat.server.url)
-    assert drawn(page, [source]) == markup
+def test_formulas(there: Page, source: str, markup: str) -> None:
+    assert drawn(there, [source]) == markup
 
 
-def test_formulas_and_diagrams_in_code_are_code(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_formulas_and_diagrams_in_code_are_code(page: Page) -> None:
     for language in ("mermaid", "latex"):
         found = drawn(page, [f"```{language}\n$$x$$ \\(y\\)\n\\[\n```"])
         assert "<code>$$x$$ \\(y\\)\n\\[</code>" in found and f"<span>{language}</span>" in found
 
 
-def test_a_formula_that_grows_is_plain_until_it_is_complete(page: Page, chat: Client) -> None:
+def test_a_formula_that_grows_is_plain_until_it_is_complete(page: Page) -> None:
     """Neither Markdown, nor a fault, nor a part of a formula is seen on the way."""
-    page.ready(chat.server.url)
     script = """const element = document.createElement("div");
         return Array.from(args[0], (_, i) => {
             m.drawMarkdown(element, args[0].slice(0, i + 1), true);
@@ -796,9 +778,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_no_text_makes_deep_trees_or_takes_long(page: Page, chat: Client, name: str) -> None:
-    if not page.driver.current_url.startswith(chat.server.url):
-        page.ready(chat.server.url)
+def test_no_text_makes_deep_trees_or_takes_long(there: Page, name: str) -> None:
     script = """const element = document.createElement("div"), began = performance.now();
         m.drawMarkdown(element, args[0]);
         const seconds = (performance.now() - began) / 1000;
@@ -814,7 +794,7 @@ def test_no_text_makes_deep_trees_or_takes_long(page: Page, chat: Client, name: 
         element.remove();
         return [seconds, deepest, width]"""
     assert len(BOMBS[name]) <= 100_001  # more is not drawn
-    seconds, deepest, width = page.call("./markdown_view.js", script, BOMBS[name])
+    seconds, deepest, width = there.call("./markdown_view.js", script, BOMBS[name])
     assert seconds < 15 and deepest < 150 and width < 20_000
 
 
@@ -825,9 +805,8 @@ HARD = [
 
 
 @pytest.mark.slow
-def test_markdown_takes_time_in_proportion(page: Page, chat: Client) -> None:
+def test_markdown_takes_time_in_proportion(page: Page) -> None:
     """Texts that make backtracking parsers hang."""
-    page.ready(chat.server.url)
     for piece in HARD:
         assert drawn(page, [piece * (20000 // len(piece))]) is not None
     assert drawn(page, ["- a" + "\n" * 20000 + "  b"]) == "<ul><li><p>a</p><p>b</p></li></ul>"
@@ -846,8 +825,7 @@ def drawn(page: Page, sources: list[str]) -> str:
     return found
 
 
-def test_the_keyboard_is_enough(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_the_keyboard_is_enough(page: Page) -> None:
     page.set(more={"choices": ["one"]})
     page.until(lambda: page.run("return document.activeElement.id") == "prompt")
     page.keys(*"hi", "Shift+Enter", *"you", "Enter")
@@ -876,8 +854,7 @@ def test_the_keyboard_is_enough(page: Page, chat: Client) -> None:
 
 
 @pytest.mark.slow
-def test_every_control_is_reached_and_has_a_name(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_every_control_is_reached_and_has_a_name(page: Page) -> None:
     page.set(more={"choices": ["one"]})
     page.ask("hi")
     page.press("Another answer")
@@ -1021,8 +998,7 @@ def test_a_server_that_dies(page: Page, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_refuses(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_a_server_that_refuses(page: Page) -> None:
     page.set(more={"temprature": 1})
     page.send("hello")
     assert "temprature: is no option" in page.one(".fault-box").text
@@ -1125,7 +1101,6 @@ def test_the_shipped_model_tells_stories(page: Page) -> None:
 
 @pytest.mark.slow
 def test_two_tabs_have_the_same_conversations(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     page.set(more={"choices": ["one"]})
     page.ask("hello")
     first = page.driver.current_window_handle
@@ -1145,8 +1120,7 @@ def test_two_tabs_have_the_same_conversations(page: Page, chat: Client) -> None:
     assert page.answers == ["one", "two", "two"]
 
 
-def test_two_tabs_lose_nothing_of_one_conversation(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_two_tabs_lose_nothing_of_one_conversation(page: Page) -> None:
     script = """const { add, newConversation } = await import(new URL("./tree.js", main));
         const { usual } = await import(new URL("./settings.js", main));
         const [one, other] = [await m.openStore(), await m.openStore()];
@@ -1213,7 +1187,6 @@ def test_a_text_that_another_tab_writes(page: Page, long: Client) -> None:
 
 @pytest.mark.slow
 def test_files_of_conversations(page: Page, chat: Client, folder: Path) -> None:
-    page.ready(chat.server.url)
     page.set(more={"choices": ["one **two**"]}, system="Be brief.")
     page.ask("hello")
     page.press("Export this conversation")
@@ -1260,9 +1233,8 @@ def test_files_of_conversations(page: Page, chat: Client, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_conversation_made_by_hand_harms_nobody(page: Page, chat: Client, folder: Path) -> None:
+def test_a_conversation_made_by_hand_harms_nobody(page: Page, folder: Path) -> None:
     """Markup in each field, texts of 10 MB, and lists within lists."""
-    page.ready(chat.server.url)
     markup = "<img src=x onerror='window.pwned = 1'><a href='javascript:window.pwned = 2'>a</a>"
     long = f"{markup} [x](javascript:window.pwned=3) " * (10_000_000 // 120)
     made = {"created": 1, "finish": markup, "model": markup, "error": markup, "name": markup}
@@ -1298,8 +1270,7 @@ def test_a_conversation_made_by_hand_harms_nobody(page: Page, chat: Client, fold
     assert page.ask("hello") == "fine"
 
 
-def test_an_answer_of_its_events(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_an_answer_of_its_events(page: Page) -> None:
     events = [
         {"choices": [{"delta": {"role": "assistant", "content": None}}]},
         {"choices": [{"delta": {"reasoning_content": "so", "reasoning": "so"}}]},
@@ -1330,8 +1301,7 @@ def call_part(index: int, id: str | None, name: str | None, arguments: str) -> d
     return {"index": index, "function": function, **({"id": id} if id else {})}
 
 
-def test_tokens_that_are_parts_of_a_character(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_tokens_that_are_parts_of_a_character(page: Page) -> None:
     tokens = [
         {"text": text, "logprob": 0, "top": []} for text in ("a", r"bytes:\xe2\x82", r"bytes:\xac", "end")
     ]
@@ -1339,8 +1309,7 @@ def test_tokens_that_are_parts_of_a_character(page: Page, chat: Client) -> None:
     assert page.call("./tokens_view.js", script, tokens, 2) == ["a", "", "€"]
 
 
-def test_a_stream_that_breaks_is_no_answer(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_a_stream_that_breaks_is_no_answer(page: Page) -> None:
     script = r"""
         const plain = window.fetch, texts = [];
         const error = "data: {\"error\": {\"message\": \"so\", \"code\": \"x\"}}\n\n";
@@ -1362,8 +1331,7 @@ def test_a_stream_that_breaks_is_no_answer(page: Page, chat: Client) -> None:
     assert failed == [{"a": 1}, "ServerError The server refused: so"]
 
 
-def test_events_are_read_however_they_are_cut(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_events_are_read_however_they_are_cut(page: Page) -> None:
     script = r"""
         const text = ": ping\n\ndata: {\"a\":\"€\"}\r\n\r\ndata:b\ndata: c\n\nevent: x\n\ndata: cut";
         const bytes = new TextEncoder().encode(text);
