@@ -9,7 +9,6 @@ import os
 import socket
 import ssl
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from oxillama import ConfigError, InferenceEngine, demo
 from oxillama.apps.server.listening import Listening
 from oxillama.apps.server.models import Hosted, Models
 from oxillama.base.config.server import ServerConfig
+from tests.support.command_line import ENVIRONMENT, started
 from tests.support.raw_http import certificate, needs_openssl, received, sent, statuses
 from tests.support.server import Client, serving
 from tests.support.spread import pairs, slow
@@ -189,11 +189,8 @@ def test_more_connections_than_descriptors(kind: str, tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = tmp_path / "log"
-    with log.open("wb") as file:
-        run = subprocess.Popen(
-            [sys.executable, "-c", COMMAND, kind, str(port)], stderr=file, env={**os.environ, "COLUMNS": "80"}
-        )
-    try:
+    line, environment = [sys.executable, "-c", COMMAND, kind, str(port)], {**ENVIRONMENT, "COLUMNS": "80"}
+    with log.open("wb") as file, started(line, stderr=file, env=environment) as run:
         until(lambda: b"is ready" in log.read_bytes(), 60)
         held = []
         for _ in range(100):
@@ -212,7 +209,6 @@ def test_more_connections_than_descriptors(kind: str, tmp_path: Path) -> None:
         until(healthy)
         for each in held:
             each.close()
-    finally:
         run.terminate()
         run.wait(60)
     assert len(log.read_bytes()) < 4000, log.read_text()[:2000]

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -32,6 +29,7 @@ from oxillama.base.config.server import ServerConfig
 from oxillama.engine.loop import Observers
 from oxillama.engine.protocols import Observer
 from oxillama.errors import LoadError
+from tests.support.command_line import command, started
 from tests.support.server import Answer, Client, answer_of, bearer, serving, serving_models
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import stopped, until
@@ -592,20 +590,8 @@ def test_the_end_of_a_server(engine: InferenceEngine, caplog: pytest.LogCaptureF
 def test_keys_on_sighup_a_unix_socket_and_a_second_ctrl_c(tmp_path: Path) -> None:
     keys, path, log = tmp_path / "keys", tmp_path / "s", tmp_path / "log"
     keys.write_text("first\nother\n")
-    command = [
-        sys.executable,
-        "-m",
-        "oxillama",
-        "serve",
-        "--unix-socket",
-        str(path),
-        "--api-key-file",
-        str(keys),
-        *("--shutdown-seconds", "600"),
-    ]
-    with log.open("wb") as file:
-        run = subprocess.Popen([*command, "--threads", "1"], stderr=file, env={**os.environ})
-    try:
+    line = command("serve", "--unix-socket", path, "--api-key-file", keys, "--shutdown-seconds", "600")
+    with log.open("wb") as file, started([*line, "--threads", "1"], stderr=file) as run:
         until(lambda: b"is ready" in log.read_bytes(), 60)
         assert path.stat().st_mode & 0o777 == 0o600  # only its owner can open it
 
@@ -638,8 +624,5 @@ def test_keys_on_sighup_a_unix_socket_and_a_second_ctrl_c(tmp_path: Path) -> Non
             until(lambda: b"waiting for 1 requests" in log.read_bytes())
             run.send_signal(signal.SIGINT)
             run.wait(60)  # and not for 600 s
-    finally:
-        run.kill()
-        run.wait(30)
     assert b"Traceback" not in log.read_bytes(), log.read_text()[-3000:]
     assert not path.exists()

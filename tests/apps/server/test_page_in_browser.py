@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from oxillama import InferenceEngine, LoadError, demo
 from oxillama.apps.server.models import Hosted
 from tests.support.browser import Page
-from tests.support.command_line import ENVIRONMENT, command
+from tests.support.command_line import command, started
 from tests.support.server import Client, serving, serving_models
 from tests.support.tiny_file import THINKING, write_tiny_model
 from tests.support.tool_models import NO_THOUGHTS, ROOM, tool_model
@@ -971,22 +970,12 @@ def test_dark_and_light(page: Page, chat: Client) -> None:
 
 def test_a_server_that_dies(page: Page, folder: Path) -> None:
     model = write_tiny_model(folder / "dies.gguf", ends=False, context_length=30_000)
-    process = subprocess.Popen(
-        command("serve", str(model), "--port", "0"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
-    try:
+    with started(command("serve", str(model), "--port", "0"), text=True) as process:
         assert process.stderr is not None
         url = process.stderr.readline().split(" ready at ")[1].split()[0]
         page.ready(url)
         page.send("go on")
         page.until(lambda: page.answers and len(page.answers[0]) > 50)
-    finally:
-        process.kill()
-        process.communicate(timeout=60)
     fault = page.one(".fault-box")
     text = page.ended()
     assert len(text) > 50 and "The text so far is kept." in fault.text
