@@ -95,6 +95,20 @@ class Client:
         """The whole answer to a request."""
         return answer_of(self.begin(path, body, **how))
 
+    def failed_stream(self, path: str, body: dict[str, Any], begun: bytes) -> str:
+        """What comes of a stream behind a line that begins with ``begun``, when the text fails then."""
+        connection, response = self.open(path, {**body, "stream": True})
+        while not response.readline().startswith(begun):
+            pass
+        model = self.hosted.ready().model
+        for request in list(model.scheduler.running):
+            request.cause = MemoryError("secret")
+            model.thread.cancel(request)
+        rest = response.read().decode()
+        connection.close()
+        assert "secret" not in rest
+        return rest
+
 
 def answer_of(connection: http.client.HTTPConnection) -> Answer:
     """The whole answer to the request that was sent on a connection, which is closed then."""

@@ -14,12 +14,11 @@ from oxillama import InferenceEngine
 from oxillama.apps.server.anthropic.blocks import SIGNATURE, input_of
 from oxillama.apps.server.anthropic.from_blocks import conversation_messages, functions
 from oxillama.apps.server.errors import ApiError
-from oxillama.base.config import SchedulerConfig
 from tests.support.fitted import chat_tokens
 from tests.support.server import Answer, Client, serving
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.tool_models import ROOM as FUNCTION
-from tests.support.waiting import stopped, until
+from tests.support.waiting import stopped
 
 SERVER = {"max_body_bytes": 10_000}
 PATH = "/v1/messages"
@@ -547,20 +546,6 @@ def test_errors_of_the_frame_have_the_shape(client: Client, model: Path) -> None
         error_of(other.ask(PATH, BASE, headers={"x-api-key": "k"}), 503, "overloaded_error")
 
 
-def test_a_full_queue(model: Path) -> None:
-    scheduler = SchedulerConfig(max_sequences=1, max_waiting=1)
-    engine = InferenceEngine.from_gguf(model, num_threads=1, scheduler=scheduler)
-    with serving(engine, ping_seconds=0.02) as client:
-        body = {"prompt": "hello", "n": 4, "max_tokens": 200, "ignore_eos": True, "stream": True}
-        with stopped(engine):
-            connection, _ = client.open("/v1/completions", body)
-            until(lambda: len(engine.model.thread._coming) == 4)
-            answer = client.ask(PATH, BASE)
-        error_of(answer, 429, "rate_limit_error")
-        assert answer.headers["retry-after"] == "1"
-        connection.close()
-
-
 def test_pings_and_errors_in_a_stream(model: Path) -> None:
     engine = InferenceEngine.from_gguf(model, num_threads=1)
     with serving(engine, ping_seconds=0.02) as client:
@@ -568,13 +553,8 @@ def test_pings_and_errors_in_a_stream(model: Path) -> None:
             connection, response = client.open(PATH, {**BASE, "max_tokens": 200, "stream": True})
             first = [response.readline() for _ in range(3)]
             assert first == [b"event: ping\n", b'data: {"type": "ping"}\n', b"\n"]
-        while not response.readline().startswith(b"event: content_block_delta"):
-            pass
-        for request in list(engine.model.scheduler.running):
-            request.cause = MemoryError("secret")
-            engine.model.thread.cancel(request)
-        rest = response.read().decode()
         connection.close()
+        rest = client.failed_stream(PATH, {**BASE, "max_tokens": 200}, b"event: content_block_delta")
     name, data = rest.split("\n\n")[-2].split("\n")
     error = {"type": "api_error", "message": "the server failed; its log says more", "code": "internal_error"}
     assert name == "event: error"

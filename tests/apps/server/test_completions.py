@@ -346,24 +346,36 @@ def test_a_full_queue_is_429() -> None:
         with stopped(engine):
             connection, _ = client.open(PATH, body)
             until(lambda: len(engine.model.thread._coming) == 4)
-            answer = client.ask(PATH, body)
-        assert (answer.status, answer.headers["retry-after"]) == (429, "1")
-        assert (answer.error["type"], answer.error["code"]) == ("rate_limit_error", "queue_full")
+            talk = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 9}
+            answers = [client.ask(PATH, body), client.ask("/v1/messages", talk)]
+        for answer in answers:
+            assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+            assert (answer.error["type"], answer.error["code"]) == ("rate_limit_error", "queue_full")
+        assert answers[1].json["type"] == "error"
         connection.close()
         until(lambda: sum(engine.metrics.snapshot().finished.values()) == 4)
         assert client.ask(PATH, {**body, "n": 1, "max_tokens": 4}).status == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("n", [1, 3])
-def test_a_client_that_goes_away_ends_its_request(client: Client, stream: bool, n: int) -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PATH, {"prompt": PROMPT, "max_tokens": 450}),
+        (PATH, {"prompt": PROMPT, "max_tokens": 450, "n": 3}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": PROMPT}]}),
+        ("/v1/responses", {"input": PROMPT}),
+    ],
+)
+def test_a_client_that_goes_away_ends_its_request(
+    client: Client, path: str, body: dict[str, Any], stream: bool
+) -> None:
     engine = client.hosted.ready()
     before = engine.metrics.snapshot()
-    body = {"prompt": PROMPT, "max_tokens": 450, "ignore_eos": True, "stream": stream, "n": n}
-    connection = client.begin(PATH, body)
+    connection = client.begin(path, {**body, "ignore_eos": True, "stream": stream})
     until(lambda: engine.metrics.snapshot().generation_tokens > before.generation_tokens)
     connection.close()
-    ended = before.finished.get("cancelled", 0) + n
+    ended = before.finished.get("cancelled", 0) + body.get("n", 1)
     until(lambda: engine.metrics.snapshot().finished.get("cancelled", 0) == ended)
     assert engine.metrics.snapshot().finished.get("length") == before.finished.get("length")
     engine.model.check_integrity()
@@ -380,19 +392,10 @@ def test_a_client_that_goes_away_while_its_prompt_waits(client: Client) -> None:
 
 
 def test_an_error_in_the_middle_of_a_stream_is_an_event(client: Client) -> None:
-    engine = client.hosted.ready()
-    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "stream": True}
-    connection, response = client.open(PATH, body)
-    head = response.readline()
-    for request in list(engine.model.scheduler.running):
-        request.cause = MemoryError("secret")
-        engine.model.thread.cancel(request)
-    text = (head + response.read()).decode()
-    connection.close()
-    assert text.endswith("\n\ndata: [DONE]\n\n")
-    last = json.loads(text.split("\n\n")[-3].removeprefix("data: "))
-    assert last["error"]["type"] == "server_error"
-    assert "secret" not in text
+    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True}
+    *_, last, done, _ = client.failed_stream(PATH, body, b"data: ").split("\n\n")
+    assert done == "data: [DONE]"
+    assert json.loads(last.removeprefix("data: "))["error"]["type"] == "server_error"
 
 
 def test_pings_while_nothing_comes() -> None:

@@ -22,7 +22,6 @@ from tests.support.fitted import chat_tokens
 from tests.support.server import Client, serving
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.tool_models import ROOM as FUNCTION
-from tests.support.waiting import until
 
 PATH = "/v1/responses"
 COUNT = "/v1/responses/input_tokens"
@@ -754,31 +753,11 @@ def test_what_an_answer_cannot_repeat(client: Client, value: str, stream: str) -
 def test_an_error_in_the_middle_of_a_stream(model: Path) -> None:
     engine = InferenceEngine.from_gguf(model, num_threads=1)
     with serving(engine) as client:
-        connection, response = client.open(PATH, {**BASE, "max_output_tokens": 200, "stream": True})
-        while not response.readline().startswith(b"event: response.output_text.delta"):
-            pass
-        for request in list(engine.model.scheduler.running):
-            request.cause = MemoryError("secret")
-            engine.model.thread.cancel(request)
-        rest = response.read().decode()
-        connection.close()
+        body = {**BASE, "max_output_tokens": 200}
+        rest = client.failed_stream(PATH, body, b"event: response.output_text.delta")
         name, data = rest.split("\n\n")[-2].split("\n")
         failed = json.loads(data.removeprefix("data: "))
         assert name == f"event: {failed['type']}" == "event: response.failed"
         error = {"code": "server_error", "message": "the server failed; its log says more"}
         assert (failed["response"]["status"], failed["response"]["error"]) == ("failed", error)
         assert client.ask(f"{PATH}/{failed['response']['id']}").status == 404
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", [PATH, "/v1/messages"])
-def test_a_client_that_goes_away_ends_its_request(tmp_path: Path, path: str, stream: bool) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", context_length=30_000, ends=False)
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    with serving(engine) as client:
-        given = {"messages": ASK} if path == "/v1/messages" else {"input": "hello world"}
-        connection = client.begin(path, {**given, "stream": stream})
-        until(lambda: engine.metrics.snapshot().generation_tokens > 0)
-        connection.close()
-        until(lambda: engine.metrics.snapshot().finished.get("cancelled") == 1)
-        engine.model.check_integrity()
