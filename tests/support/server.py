@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from oxillama import InferenceEngine
@@ -126,8 +127,9 @@ def bearer(key: str) -> dict[str, str]:
 
 
 @contextmanager
-def serving(engine: InferenceEngine, name: str = "story", **options: Any) -> Iterator[Client]:
-    """Serves an engine, which is closed at the end."""
+def serving(model: InferenceEngine | Path, name: str = "story", **options: Any) -> Iterator[Client]:
+    """Serves an engine, or a model file with one thread; the engine is closed at the end."""
+    engine = InferenceEngine.from_gguf(model, num_threads=1) if isinstance(model, Path) else model
     with serving_models(Hosted(name, engine), **options) as client:
         yield client
 

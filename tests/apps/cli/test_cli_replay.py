@@ -29,8 +29,7 @@ def called(*arguments: object) -> int:
 def records(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     """A folder with the records of two requests, and the texts of these."""
     folder, texts = tmp_path_factory.mktemp("records"), []
-    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
-    with engine, serving(engine, record=folder) as client:
+    with serving(demo.STORY, record=folder) as client:
         for id, more in (("one", {}), ("two", {"n": 2})):
             answer = client.ask("/v1/completions", {**BODY, **more}, headers={"x-request-id": id})
             texts += [choice["text"] for choice in answer.json["choices"]]

@@ -36,8 +36,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture(scope="module")
 def server(request: pytest.FixtureRequest, model: Path) -> Iterator[Client]:
     """A server of the model, by the name of its file."""
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    with serving(engine, model.stem, **getattr(request.module, "SERVER", {})) as found:
+    with serving(model, model.stem, **getattr(request.module, "SERVER", {})) as found:
         yield found
 
 
@@ -55,8 +54,7 @@ def alone(model: Path) -> InferenceEngine:
 @pytest.fixture(scope="module")
 def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A server of a model whose template has tools, and no reasoning, which a random model would not end."""
-    engine = InferenceEngine(tool_model(tmp_path_factory.mktemp("tools") / "m.gguf", NO_THOUGHTS))
-    with serving(engine, "caller") as found:
+    with serving(tool_model(tmp_path_factory.mktemp("tools") / "m.gguf", NO_THOUGHTS), "caller") as found:
         yield found
 
 
@@ -64,8 +62,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A server of a model whose prompts open reasoning, unless they switch it off."""
     path = tmp_path_factory.mktemp("models") / "model.gguf"
-    model = write_tiny_model(path, chat_template=SWITCH, ends=False, context_length=256)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as found:
+    with serving(write_tiny_model(path, chat_template=SWITCH, ends=False, context_length=256)) as found:
         yield found
 
 
@@ -73,8 +70,7 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 def reasoner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A server of a model whose prompts open reasoning, which nothing switches off."""
     path = tmp_path_factory.mktemp("models") / "model.gguf"
-    model = write_tiny_model(path, chat_template=THINKING, ends=False)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as found:
+    with serving(write_tiny_model(path, chat_template=THINKING, ends=False)) as found:
         yield found
 
 

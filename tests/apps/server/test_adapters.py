@@ -102,7 +102,7 @@ def test_scales_that_are_too_large(client: Client) -> None:
 
 
 def test_a_model_without_adapters() -> None:
-    with serving(InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)) as client:
+    with serving(demo.DRAFT) as client:
         assert client.ask(PATH).json == []
         answer = client.ask(PATH, [{"id": 0, "scale": 1}])
         wanted = "body[0].id: expected none, the model has no adapters, got 0"

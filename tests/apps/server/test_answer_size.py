@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,11 +12,11 @@ from oxillama.apps.server import answer_size, json_text
 from oxillama.apps.server.json_text import encoded
 from oxillama.apps.server.openai import logprobs
 from oxillama.apps.server.pieces import ENCODER, Mapped
-from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.sampling.logprobs import Likeliest
-from tests.support.server import Client, serving
+from tests.support.server import Client
 from tests.support.waiting import idle
 
+MODEL = demo.STORY
 CHAT = {"messages": [{"role": "user", "content": "Once"}], "logprobs": True, "temperature": 0}
 TEXT = {"prompt": "Once", "temperature": 0}
 ONE: list[tuple[str, dict[str, Any]]] = [
@@ -32,12 +31,6 @@ ONE: list[tuple[str, dict[str, Any]]] = [
     ("/v1/embeddings", {"input": ["Once", "Once upon a time"], "dimensions": 20}),
     ("/api/embed", {"input": ["Once", "Once upon a time"]}),
 ]
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as found:
-        yield found
 
 
 def numbers(value: Any) -> Any:

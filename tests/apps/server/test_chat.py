@@ -221,16 +221,14 @@ def test_messages_as_templates_know_them(client: Client) -> None:
 
 
 def test_variables_of_the_template(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template=EFFORT)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
+    with serving(write_tiny_model(tmp_path / "model.gguf", chat_template=EFFORT)) as client:
         body = {"messages": MESSAGES[1:], "reasoning_effort": "low", "chat_template_kwargs": {"mode": "x"}}
         assert client.ask("/apply-template", body).json["prompt"] == "lowxuser: hello world"
         assert client.ask(PATH, {**body, "max_tokens": 1}).status == 200
 
 
 def test_a_model_without_a_template(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template=None)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
+    with serving(write_tiny_model(tmp_path / "model.gguf", chat_template=None)) as client:
         for stream in (False, True):
             answer = client.ask(PATH, {"messages": MESSAGES, "stream": stream})
             assert (answer.status, answer.error["code"]) == (400, "invalid_messages")
@@ -455,7 +453,7 @@ def test_a_server_that_takes_last_messages_for_beginnings(client: Client, model:
     tokenizer = client.hosted.ready().tokenizer
     stated = [client.ask("/apply-template", body).json["prompt"] for body in bodies]
     assert stated[1].endswith("assistant\nA\nfox")
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), prefill_assistant=True) as other:
+    with serving(model, prefill_assistant=True) as other:
         for body, prompt in zip(bodies, stated):
             silent = {key: value for key, value in body.items() if key != "continue_final_message"}
             found = other.ask("/apply-template", silent)

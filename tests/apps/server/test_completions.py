@@ -418,7 +418,7 @@ def test_samplers_are_checked_by_the_library(client: Client) -> None:
 
 
 def test_the_servers_number_of_tokens_is_for_requests_that_do_not_say() -> None:
-    with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1), max_tokens=3) as client:
+    with serving(demo.STORY, max_tokens=3) as client:
         for more, n in (({}, 3), ({"max_tokens": 5}, 5)):
             said = client.ask("/v1/completions", {"prompt": "Once", "ignore_eos": True, **more}).json
             assert said["usage"]["completion_tokens"] == n

@@ -409,7 +409,7 @@ def test_clients_are_accepted_again_when_no_descriptor_could_be_kept(
             raise OSError(errno.EMFILE, "none")
         return real_open(path, *arguments, **how)
 
-    with serving(InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)) as client:
+    with serving(demo.DRAFT) as client:
         monkeypatch.setattr(socket.socket, "accept", accept)
         monkeypatch.setattr(os, "open", open_)
         assert client.ask("/health").status == 200
@@ -431,7 +431,7 @@ def test_accept_is_not_tried_all_the_time(
                 raise OSError(code, os.strerror(code))
         return real(self)
 
-    with serving(InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)) as client:
+    with serving(demo.DRAFT) as client:
         monkeypatch.setattr(socket.socket, "accept", accept)
         with sent(client.port, GET + b"Connection: close\r\n\r\n") as waiting:
             until(lambda: n_calls >= 1)

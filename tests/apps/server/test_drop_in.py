@@ -182,8 +182,7 @@ def test_bodies_that_are_not_what_their_coding_says(client: Client) -> None:
 def test_a_record_has_the_body_without_its_compression(tmp_path: Path) -> None:
     from oxillama.sessions.records.folder import RecordFolder  # noqa: F401  # the room must be there
 
-    engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
-    with serving(engine, record=tmp_path) as client:
+    with serving(demo.DRAFT, record=tmp_path) as client:
         data = gzip.compress(json.dumps({"prompt": "Once", "max_tokens": 2}).encode())
         assert client.ask("/v1/completions", data, headers={"Content-Encoding": "gzip"}).status == 200
     (record,) = [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".lock"]
@@ -231,7 +230,7 @@ def test_half_a_character_in_the_arguments_of_a_call(tmp_path: Path) -> None:
     function = {"name": "f", "arguments": '{"a": "\\ud83d"}'}
     calls = [{"id": "x", "type": "function", "function": function}]
     messages = [*CHAT, {"role": "assistant", "content": "", "tool_calls": calls}, *CHAT]
-    with serving(InferenceEngine(tool_model(tmp_path / "m.gguf", template))) as client:
+    with serving(tool_model(tmp_path / "m.gguf", template)) as client:
         for path in ("/apply-template", "/v1/chat/completions", "/v1/chat/completions/input_tokens"):
             assert client.ask(path, {"messages": messages, "max_tokens": 1}).status in (200, 400)
 
@@ -284,7 +283,7 @@ def test_a_name_may_end_with_latest_on_every_path(client: Client) -> None:
 
 
 def test_a_model_whose_own_name_has_the_tag() -> None:
-    with serving(InferenceEngine.from_gguf(demo.DRAFT, num_threads=1), "box:latest") as client:
+    with serving(demo.DRAFT, "box:latest") as client:
         for name in ("box", "box:latest"):
             assert (
                 client.ask("/v1/completions", {"model": name, "prompt": "a", "max_tokens": 1}).status == 200
@@ -397,7 +396,7 @@ EFFORT = "{{ reasoning_effort }}" + SWITCH + "{# <think> </think> #}"
 @pytest.fixture(scope="module")
 def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     path = write_tiny_model(tmp_path_factory.mktemp("m") / "m.gguf", chat_template=EFFORT, ends=False)
-    with serving(InferenceEngine.from_gguf(path, num_threads=1), "m") as found:
+    with serving(path, "m") as found:
         yield found
 
 

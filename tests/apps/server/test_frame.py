@@ -207,8 +207,7 @@ def test_names_of_the_host(client: Client) -> None:
 
 
 def test_keys() -> None:
-    engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
-    with serving(engine, api_keys=("alpha", "beta")) as client:
+    with serving(demo.DRAFT, api_keys=("alpha", "beta")) as client:
         assert client.ask("/health").status == 200
         for path, body in (
             ("/v1/models", None),
@@ -276,8 +275,7 @@ def test_tokens_and_back(client: Client) -> None:
 
 
 def test_a_running_request_ends_before_the_server_does() -> None:
-    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
-    with ThreadPoolExecutor(1) as pool, serving(engine) as client:
+    with ThreadPoolExecutor(1) as pool, serving(demo.STORY) as client:
         body = {"prompt": "Once upon a time", "max_tokens": 200, "ignore_eos": True, "stream": True}
         connection, response = client.open("/v1/completions", body)
         assert response.read(10)
@@ -287,8 +285,7 @@ def test_a_running_request_ends_before_the_server_does() -> None:
 
 
 def test_requests_behind_the_deadline_are_cancelled() -> None:
-    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
-    with serving(engine, shutdown_seconds=0.5) as client:
+    with serving(demo.STORY, shutdown_seconds=0.5) as client:
         body = {"prompt": "Once", "max_tokens": 10, "stream": True}
         connections = [client.open("/v1/completions", {**body, "n": 1})[0]]
         # a reader that reads nothing, of a text that is longer than what lies between the two

@@ -80,8 +80,7 @@ def test_slots_and_responses_belong_to_a_key(engine: InferenceEngine, tmp_path: 
 def test_stored_responses_belong_to_a_key(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "tiny.gguf", context_length=256, ends=False)
     path, body = "/v1/responses", {"input": "hello world", "max_output_tokens": 4}
-    tiny = InferenceEngine.from_gguf(model, num_threads=1)
-    with tiny, serving(tiny, api_keys=("alice", "bob")) as client:
+    with serving(model, api_keys=("alice", "bob")) as client:
         made = ask(client, "alice", path, body).json["id"]
         more = {**body, "previous_response_id": made}
         for key, status in (("bob", 404), ("alice", 200)):

@@ -63,7 +63,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(model: Path, config: Path) -> Iterator[Client]:
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), mcp=config, cors_origins=("*",)) as found:
+    with serving(model, mcp=config, cors_origins=("*",)) as found:
         yield found
 
 
@@ -226,8 +226,7 @@ def mute(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clie
         "dead": {"command": sys.executable, "args": [RAW, "fails"]},
     }
     path.write_text(json.dumps({"mcpServers": servers}))
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    with serving(engine, mcp=path, mcp_connect_seconds=600) as found:
+    with serving(model, mcp=path, mcp_connect_seconds=600) as found:
         yield found
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from oxillama import InferenceEngine
 from oxillama.apps.server import tool_servers
 from tests.apps.server.test_page_in_browser import RECORD
 from tests.support.browser import Page
@@ -30,8 +29,7 @@ def client(folder: Path, browser: Page) -> Iterator[Client]:
         "gone": {"command": "no-such-program"},
     }
     (folder / "config.json").write_text(json.dumps({"mcpServers": servers}))
-    engine = InferenceEngine.from_gguf(tool_model(folder / "m.gguf", NO_THOUGHTS), num_threads=1)
-    with serving(engine, "caller", mcp=folder / "config.json") as found:
+    with serving(tool_model(folder / "m.gguf", NO_THOUGHTS), "caller", mcp=folder / "config.json") as found:
         yield found
 
 
@@ -76,8 +74,7 @@ def test_tools_that_are_listed_late(page: Page, tmp_path: Path, monkeypatch: pyt
     gate, config = tmp_path / "gate", tmp_path / "config.json"
     servers = {"late": {"command": sys.executable, "args": [RAW, "late", str(gate)]}}
     config.write_text(json.dumps({"mcpServers": servers}))
-    engine = InferenceEngine.from_gguf(tool_model(tmp_path / "m.gguf", NO_THOUGHTS), num_threads=1)
-    with serving(engine, mcp=config, mcp_connect_seconds=600) as client:
+    with serving(tool_model(tmp_path / "m.gguf", NO_THOUGHTS), mcp=config, mcp_connect_seconds=600) as client:
         page.ready(client.server.url)
         count = "return document.querySelectorAll('.served-tools {}').length"
         page.until(lambda: page.run(count.format("p")) == 1)  # the reason

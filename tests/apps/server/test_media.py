@@ -497,8 +497,7 @@ def test_memory_is_limited(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_without_processes_a_thread_decodes(sighted: Path) -> None:
-    engine = InferenceEngine.from_gguf(sighted / "tiny.gguf", num_threads=1)
-    with serving(engine, "tiny", job_processes=0) as client:
+    with serving(sighted / "tiny.gguf", "tiny", job_processes=0) as client:
         found = openai(client, {"type": "image_url", "image_url": {"url": url(png())}})
         assert found.status == 200, found.text
         bad = openai(client, {"type": "image_url", "image_url": {"url": url(b"x" * 99)}})

@@ -144,8 +144,7 @@ def test_thinking_by_the_template_alone(tmp_path: Path) -> None:
         (THINKING, (None, True), ("low",)),
         ("{{ reasoning_effort }}" + THINKING, ("low", "high", True), ()),
     ):
-        path = write_tiny_model(tmp_path / "m.gguf", chat_template=template, ends=False)
-        with serving(InferenceEngine.from_gguf(path, num_threads=1)) as client:
+        with serving(write_tiny_model(tmp_path / "m.gguf", chat_template=template, ends=False)) as client:
             counts = {think: ask(client, "/api/chat", **body, think=think) for think in right}
             assert all(found["message"]["thinking"] for found in counts.values())
             off = ask(client, "/api/chat", **body, think=False)["message"]  # by a budget of 0
@@ -248,8 +247,7 @@ def test_a_context_goes_on(client: Client, alone: InferenceEngine) -> None:
 
 def test_a_suffix(tmp_path: Path) -> None:
     ids = {f"tokenizer.ggml.fim_{name}_token_id": i for i, name in enumerate(("pre", "suf", "mid"), 1)}
-    engine = InferenceEngine.from_gguf(write_tiny_model(tmp_path / "coder.gguf", metadata=ids), num_threads=1)
-    with serving(engine, "coder") as client:
+    with serving(write_tiny_model(tmp_path / "coder.gguf", metadata=ids), "coder") as client:
         found = ask(client, "/api/generate", prompt="hello wor", suffix=" there", options=SEEDED)
         other = {"prompt": "hello wor", "suffix": " there", "seed": 4, "max_tokens": 8}
         assert found["response"] == client.ask("/v1/completions", other).json["choices"][0]["text"]

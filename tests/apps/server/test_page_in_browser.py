@@ -39,8 +39,7 @@ RECORD = """const plain = window.fetch;
 @pytest.fixture(scope="module")
 def chat(folder: Path, browser: Page) -> Iterator[Client]:
     """A model with a chat template, which goes on until it is stopped."""
-    model = write_tiny_model(folder / "chat.gguf", ends=False, context_length=30_000)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), "tiny") as client:
+    with serving(write_tiny_model(folder / "chat.gguf", ends=False, context_length=30_000), "tiny") as client:
         yield client
 
 
@@ -64,7 +63,7 @@ def plain(folder: Path, browser: Page) -> Iterator[Client]:
     """The demo model without its chat template."""
     model = folder / "plain.gguf"
     model.write_bytes(demo.STORY.read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.chat_nothing_"))
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
+    with serving(model) as client:
         yield client
 
 
@@ -294,8 +293,7 @@ def test_a_schema(page: Page) -> None:
 
 
 def test_calls_are_shown_and_answered(page: Page, folder: Path) -> None:
-    engine = InferenceEngine(tool_model(folder / "tools.gguf", NO_THOUGHTS))
-    with serving(engine, "caller") as client:
+    with serving(tool_model(folder / "tools.gguf", NO_THOUGHTS), "caller") as client:
         page.ready(client.server.url)
         page.run(RECORD)
         more = {"tool_choice": "required", "parallel_tool_calls": False}
@@ -326,7 +324,7 @@ def test_calls_are_shown_and_answered(page: Page, folder: Path) -> None:
 @pytest.mark.slow
 def test_reasoning_is_folded(page: Page, folder: Path) -> None:
     model = write_tiny_model(folder / "thinking.gguf", chat_template=THINKING, ends=False)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), "thinker") as client:
+    with serving(model, "thinker") as client:
         page.ready(client.server.url)
         page.set(max_tokens="12", seed="5")
         assert page.ask("why?") == ""
@@ -340,7 +338,7 @@ def test_reasoning_is_folded(page: Page, folder: Path) -> None:
 def test_thinking_is_switched_and_limited(page: Page, chat: Client, folder: Path) -> None:
     template = THINKING.replace("<think>\n{%", "{% if enable_thinking is not false %}<think>\n{% endif %}{%")
     model = write_tiny_model(folder / "switch.gguf", chat_template=template, ends=False)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), "thinker") as client:
+    with serving(model, "thinker") as client:
         page.ready(client.server.url)
         page.run(RECORD)
         page.set(max_tokens="12", seed="5", reasoning_budget="3")
@@ -998,8 +996,7 @@ def test_a_server_that_refuses(page: Page) -> None:
 
 
 def test_a_key(page: Page, chat: Client) -> None:
-    engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
-    with serving(engine, api_keys=("right",)) as client:
+    with serving(demo.DRAFT, api_keys=("right",)) as client:
         page.open(client.server.url)
         page.one("dialog #key").send_keys("wrong", "\ue007")
         page.until(lambda: "does not know" in "".join(page.texts("dialog p")))
@@ -1077,7 +1074,7 @@ def test_a_model_without_a_chat_template(page: Page, plain: Client) -> None:
 
 
 def test_the_shipped_model_tells_stories(page: Page) -> None:
-    with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as client:
+    with serving(demo.STORY) as client:
         page.ready(client.server.url)
         assert "This model tells stories" in page.one(".welcome").text
         page.set(max_tokens="12", temperature="0")
@@ -1136,7 +1133,7 @@ def test_two_tabs_lose_nothing_of_one_conversation(page: Page) -> None:
 def long(folder: Path, browser: Page) -> Iterator[Client]:
     """As `chat`, with a text that does not end before a loaded machine's browser has looked at it."""
     model = write_tiny_model(folder / "long.gguf", ends=False, context_length=200_000)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), "tiny") as client:
+    with serving(model, "tiny") as client:
         yield client
 
 

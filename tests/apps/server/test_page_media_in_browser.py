@@ -58,7 +58,7 @@ def sees(folder: Path, browser: Page) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def blind(tmp_path_factory: pytest.TempPathFactory, browser: Page) -> Iterator[Client]:
     path = write_tiny_model(tmp_path_factory.mktemp("blind") / "tiny.gguf", ends=False)
-    with serving(InferenceEngine.from_gguf(path, num_threads=1), "blind") as client:
+    with serving(path, "blind") as client:
         yield client
 
 

@@ -10,7 +10,7 @@ from select import select
 
 import pytest
 
-from oxillama import InferenceEngine, demo
+from oxillama import demo
 from oxillama.apps.server.page import pdf, pdf_text
 from tests.support.server import Answer, Client, answer_of, bearer, serving
 from tests.support.waiting import until
@@ -163,5 +163,5 @@ def test_what_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> Non
     assert ask(client, GOOD, **{"Content-Type": "text/plain"}).status == 415
     assert client.ask("/page/pdf", GOOD, headers=TYPE).status == 401
     assert ask(client, GOOD, **{"Sec-Fetch-Site": "cross-site"}).status == 403
-    with serving(InferenceEngine.from_gguf(demo.DRAFT, num_threads=1), page=False) as other:
+    with serving(demo.DRAFT, page=False) as other:
         assert other.ask("/page/pdf", GOOD, headers=TYPE).status == 404

@@ -386,8 +386,7 @@ def test_large_work_is_done_in_processes_with_the_same_answers(
     assert [each["id"] for each in there[5][1]] == tokens and there[5][1][1]["piece"] == [0xE2]
     assert {"compiled", "checked", "written_tokens"} == set(ran)
     ran.clear()
-    other = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
-    with other, serving(other, job_processes=0) as client:
+    with serving(demo.DRAFT, job_processes=0) as client:
         assert large_work(client) == there
     assert ran == []
 

@@ -174,8 +174,7 @@ def test_a_text_that_its_client_leaves_is_recorded_so_far(endless: Path, tmp_pat
 def test_texts_that_the_end_cuts_go_on_from_snapshots(endless: Path, tmp_path: Path) -> None:
     folder = tmp_path / "records"
     options = {"record": folder, "record_snapshots": "stopped", "shutdown_seconds": 0.01}
-    engine = InferenceEngine.from_gguf(endless, num_threads=1)
-    with engine, serving(engine, **options) as client:
+    with serving(endless, **options) as client:
         connection, response = client.open("/v1/completions", BEGUN)
         assert response.read(200)
         client.server.stop()
@@ -253,10 +252,10 @@ class Blocker:
         if name == "oxillama.sessions.records":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocker())
-from oxillama import InferenceEngine, demo
+from oxillama import demo
 from oxillama.apps.cli import main
 from tests.support.server import serving
-with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as client:
+with serving(demo.STORY) as client:
     assert client.ask("/completion", {"prompt": "Once", "n_predict": 3}).status == 200
 assert main(["serve", "--port", "0", "--record", sys.argv[1]]) == 2
 """

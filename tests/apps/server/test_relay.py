@@ -153,8 +153,7 @@ def test_relayed_chunks_are_like_others(tmp_path: Path, path: str) -> None:
     ask |= (
         {"prompt": "hello"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
     )
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template=CHATML)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
+    with serving(write_tiny_model(tmp_path / "model.gguf", chat_template=CHATML)) as client:
         relayed = client.ask(path, ask).events
         others = client.ask(path, {**ask, "n": 2}).events
     varying = ("id", "created", "timings")
@@ -175,7 +174,7 @@ def test_a_client_of_http_1_0_gets_no_chunks(engine: InferenceEngine) -> None:
     body = json.dumps({"prompt": PROMPT, "stream": True, "max_tokens": 20, "temperature": 0}).encode()
     head = "POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
-    with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as client:
+    with serving(demo.STORY) as client:
         answer = received(sent(client.port, head.encode() + body))
     _, _, events = answer.partition(b"\r\n\r\n")
     lines = [line for line in events.decode().split("\n\n") if line]

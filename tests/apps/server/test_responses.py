@@ -363,8 +363,7 @@ def test_responses_are_kept_until_they_are_deleted(client: Client) -> None:
 
 
 def test_a_server_that_keeps_none(model: Path) -> None:
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    with serving(engine, stored_response_bytes=0) as client:
+    with serving(model, stored_response_bytes=0) as client:
         response = client.ask(PATH, BASE).json
         assert response["store"] is False
         assert client.ask(f"{PATH}/{response['id']}").status == 404
@@ -493,8 +492,7 @@ def test_reasoning_is_an_item(thinker: Client) -> None:
 
 def test_effort_is_a_variable_of_the_template(reasoner: Client, tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model.gguf", chat_template="{{ reasoning_effort }}" + CHATML)
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    with serving(engine) as client:
+    with serving(model) as client:
         plain = client.ask(COUNT, {"input": "a"}).json["input_tokens"]
         assert (
             client.ask(COUNT, {"input": "a", "reasoning": {"effort": "xhigh"}}).json["input_tokens"] > plain
@@ -751,8 +749,7 @@ def test_what_an_answer_cannot_repeat(client: Client, value: str, stream: str) -
 
 
 def test_an_error_in_the_middle_of_a_stream(model: Path) -> None:
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    with serving(engine) as client:
+    with serving(model) as client:
         body = {**BASE, "max_output_tokens": 200}
         rest = client.failed_stream(PATH, body, b"event: response.output_text.delta")
         name, data = rest.split("\n\n")[-2].split("\n")

@@ -24,7 +24,6 @@ import openai.types.responses.response_create_params as response
 import pytest
 from ollama import _types as ollama_types
 
-from oxillama import InferenceEngine
 from oxillama.apps.server.no_effect import (
     ANTHROPIC,
     DOWNLOADS,
@@ -151,8 +150,7 @@ def server_model(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    path = server_model(tmp_path_factory.mktemp("model"))
-    with serving(InferenceEngine.from_gguf(path, num_threads=1), "x") as found:
+    with serving(server_model(tmp_path_factory.mktemp("model")), "x") as found:
         yield found
 
 

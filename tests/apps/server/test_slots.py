@@ -114,8 +114,7 @@ def test_a_slot_goes_on_in_another_process(client: Client, texts: dict[str, str]
         assert other.ask("/slots/2?action=restore", {"filename": "fox.bin"}).status == 200
         found = complete(other, PROMPT, 2)
         assert (found["content"], found["timings"]["prompt_n"]) == (texts[PROMPT], 1)
-    draft = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
-    with serving(draft, slot_save_path=tmp_path) as other:
+    with serving(demo.DRAFT, slot_save_path=tmp_path) as other:
         answer = other.ask("/slots/2?action=restore", {"filename": "fox.bin"})
         assert (answer.status, answer.error["param"]) == (400, "filename")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from oxillama import InferenceEngine, demo
+from oxillama import demo
 from tests.support.raw_http import certificate
 from tests.support.server import Client, serving
 from tests.support.socket_faults import FAULTS, SocketCalls, failing_sockets
@@ -77,7 +77,7 @@ def room(
             found.close()
             raise
 
-    with serving(InferenceEngine.from_gguf(demo.DRAFT, num_threads=1), **options) as client:
+    with serving(demo.DRAFT, **options) as client:
         yield client, connect
 
 

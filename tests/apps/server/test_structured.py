@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,10 +13,9 @@ from oxillama.apps.server.chats import rules_text
 from oxillama.apps.server.errors import ApiError
 from oxillama.apps.server.options import options_of
 from oxillama.errors import ConfigError
-from tests.support.server import Client, serving
-from tests.support.tiny_file import CHATML
-from tests.support.tool_models import tool_model
+from tests.support.server import Client
 
+MODEL = {"n_layers": 1}
 SCHEMA = {"type": "object", "properties": {"b": {"type": "null"}}}
 TAG = {"format": {"type": "any_text"}}
 
@@ -127,13 +125,6 @@ NAMED = {"type": "json_schema", "json_schema": {"name": "answer", "schema": ORDE
 FORMAT = {"type": "json_schema", "schema": ORDERED}
 TEXT = {"prompt": "x"}
 TALK = {"messages": [{"role": "user", "content": "x"}]}
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    model = tool_model(tmp_path_factory.mktemp("models") / "model.gguf", CHATML)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), "model") as found:
-        yield found
 
 
 @pytest.mark.parametrize("any_order", [False, True])

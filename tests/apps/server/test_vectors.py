@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -12,13 +11,8 @@ from oxillama import InferenceEngine, demo
 from tests.engine.features.test_rerank import DOCUMENTS, QUERY, Pairs, reranker
 from tests.support.server import Client, serving
 
+MODEL = demo.STORY
 PATH = "/v1/embeddings"
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as found:
-        yield found
 
 
 def vectors(answer: object) -> np.ndarray:
