@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oxillama.apps.server.errors import ApiError, invalid
+from oxillama.apps.server.errors import ApiError, fault, invalid
 from oxillama.base.config import GenerationOptions
 from oxillama.base.config.server import ServerConfig, is_key
 from oxillama.errors import ConfigError
@@ -237,8 +237,7 @@ def within_limits(options: GenerationOptions, asked: Container[str]) -> Generati
     caller, config = context().caller, context().config
     changes: dict[str, Any] = {}
     if options.priority and not caller.limits.priority:
-        message = "priority: expected 0 for this key, got another"
-        raise ApiError(403, message, param="priority", code="priority_not_allowed")
+        raise fault("priority", "expected 0 for this key, got another", "priority_not_allowed", 403)
     for name, most in (("max_tokens", config.max_tokens_limit), ("timeout", config.timeout_limit)):
         value = getattr(options, name)
         if most is None or (value is not None and value <= most):

@@ -8,7 +8,7 @@ from typing import Any
 
 from oxillama.apps.server.bodies import TemplateBody
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError, invalid, unsupported
+from oxillama.apps.server.errors import fault, invalid, unsupported
 from oxillama.apps.server.media import ClientMedia, HeldPrompt, marker_text
 from oxillama.apps.server.options import options_of
 from oxillama.apps.server.prompts import bounded, check_messages
@@ -132,8 +132,7 @@ class Chat:
         Raises ApiError, and errors of the library.
         """
         if self.tools and self.keeps_reasoning:
-            message = 'reasoning_format: "none" cannot be combined with tools'
-            raise ApiError(400, message, param="reasoning_format", code="invalid_value")
+            raise fault("reasoning_format", '"none" cannot be combined with tools', "invalid_value")
         if self.tools or self.tool_choice not in ("auto", "none"):
             fixed |= {"tools": self.tools or None, "tool_choice": self.tool_choice}
             fixed["parallel_tool_calls"] = self.parallel_tool_calls

@@ -15,7 +15,7 @@ from oxillama.apps.decisions import openai, systemone
 from oxillama.apps.decisions.wire import Asked, WireError, shown
 from oxillama.apps.server.bodies import read_form, read_json
 from oxillama.apps.server.callers import whose
-from oxillama.apps.server.errors import ApiError, api_error
+from oxillama.apps.server.errors import ApiError, api_error, fault
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.media import ClientMedia
 from oxillama.apps.server.openai.vectors import all_of
@@ -149,8 +149,7 @@ def with_assets(body: Any, parts: dict[str, bytes]) -> Any:
         found[placeholder] = asset
     for name in parts:
         if name not in used:
-            message = f"{name:.100}: expected an asset that names this part of the form"
-            raise faulty(ApiError(400, message, param=name[:100]), 422)
+            raise faulty(fault(name[:100], "expected an asset that names this part of the form"), 422)
     return {**body, "assets": found} if found else body
 
 
@@ -201,10 +200,8 @@ def refused(error: ConfigError | MediaError | PromptError, status: int) -> ApiEr
         code = {"missing": "missing", "unsupported": "unsupported_value"}.get(error.kind, "invalid_value")
         message, where = str(error), shown(error.place)
     elif isinstance(error, PromptError):
-        return ApiError(
-            400, f"state: {error}: it exceeds the available context size (context_length_exceeded)",
-            param="state", code="context_length_exceeded", type="exceed_context_size_error",
-        )  # fmt: skip
+        what = f"{error}: it exceeds the available context size (context_length_exceeded)"
+        return fault("state", what, "context_length_exceeded", type="exceed_context_size_error")
     else:
         found = api_error(error)
         message, where, kind, code = found.message, found.param or "questions", "value_error", "invalid_value"

@@ -21,7 +21,7 @@ from urllib.parse import unquote_to_bytes
 import numpy as np
 
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError, invalid, prompt_too_long, refuse_others, unsupported
+from oxillama.apps.server.errors import ApiError, fault, invalid, prompt_too_long, refuse_others, unsupported
 from oxillama.apps.server.processes import JobTooLate, NoProcess
 from oxillama.apps.server.prompts import check_text
 from oxillama.apps.server.workers import pools
@@ -158,8 +158,7 @@ def base64_of(url: str, where: str) -> str:
         return base64.b64encode(file_bytes(where, Path(folder), url[len(FILE_URL) :])).decode("ascii")
     if head is None:
         wanted = "a data URL in base64 (data:image/png;base64,...): the server fetches nothing"
-        message = f"{where}: expected {wanted}, got {url[:60]!r}"
-        raise ApiError(400, message, param=where, code="unsupported_value")
+        raise fault(where, f"expected {wanted}, got {url[:60]!r}", "unsupported_value")
     return url[head.end() :]
 
 
@@ -212,7 +211,7 @@ def decoded(where: str, text: str, kind: str) -> Picture | Sound:
 
 def not_decoded(where: str, reason: str) -> ApiError:
     """The error of a medium that cannot be decoded."""
-    return ApiError(400, f"{where}: {reason}", param=where, code="invalid_media")
+    return fault(where, reason, "invalid_media")
 
 
 def in_process(data: bytes, kind: str, seconds: float) -> Found:
@@ -332,7 +331,7 @@ class ClientMedia:
             raise ApiError(400, message, param=where, code="unsupported_value") from error
         self._n += 1
         if self._n > MOST_MEDIA:
-            raise ApiError(400, f"{where}: expected at most {MOST_MEDIA} media, got more", param=where)
+            raise fault(where, f"expected at most {MOST_MEDIA} media, got more")
 
     def between(self, places: Sequence[str], texts: Sequence[str], data: Sequence[Any]) -> MediaPrompt:
         """A prompt of texts with a medium, base64 or a data URL, between each two. Raises ApiError.

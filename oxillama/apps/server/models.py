@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError, without_paths
+from oxillama.apps.server.errors import ApiError, fault, without_paths
 from oxillama.apps.server.media import taken_by
 from oxillama.apps.server.model_names import other_name
 from oxillama.apps.server.slots import Slots
@@ -204,9 +204,7 @@ class Models:
         if found is None:
             listed = ", ".join(self.by_name)
             wanted = listed if len(self.by_name) == 1 else f"one of {listed}"
-            raise ApiError(
-                404, f"model: expected {wanted}, got {name[:200]}", param="model", code="model_not_found"
-            )
+            raise fault("model", f"expected {wanted}, got {name[:200]}", "model_not_found", 404)
         return found
 
     # --- what requests have -------------------------------------------------------------------------
@@ -386,11 +384,6 @@ def loaded(load: Callable[[], InferenceEngine]) -> InferenceEngine:
 def not_loaded(hosted: Hosted, error: Exception) -> ApiError:
     """The answer to a request whose model cannot be loaded; it is the cause of it."""
     reason = without_paths(error) if isinstance(error, OxiLlamaError) else "its log says why"
-    found = ApiError(
-        500,
-        f"model: expected {hosted.name} to load, got an error: {reason}",
-        param="model",
-        code="load_failed",
-    )
+    found = fault("model", f"expected {hosted.name} to load, got an error: {reason}", "load_failed", 500)
     found.__cause__ = error
     return found

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from oxillama.apps.server.callers import context, within_limits
-from oxillama.apps.server.errors import ApiError, invalid, unsupported
+from oxillama.apps.server.errors import ApiError, fault, invalid, unsupported
 from oxillama.apps.server.loras import loras
 from oxillama.apps.server.no_effect import NO_EFFECT
 from oxillama.apps.server.prompts import bounded
@@ -249,7 +249,7 @@ def made_of(name: str, value: Any) -> dict[str, Any]:
 
 def conflict(name: str, other: str) -> ApiError:
     """The error for a field that cannot be honoured together with another one."""
-    return ApiError(400, f"{name}: cannot be combined with {other}", param=name, code="invalid_value")
+    return fault(name, f"cannot be combined with {other}", "invalid_value")
 
 
 def unknown(name: str, known: Iterable[str] = (), refused: Mapping[str, str] = {}) -> ApiError:
@@ -260,8 +260,7 @@ def unknown(name: str, known: Iterable[str] = (), refused: Mapping[str, str] = {
         refused: reasons for published fields that the path refuses.
     """
     if name in refused:
-        message = f"{name}: expected no such field, for {refused[name]}"
-        return ApiError(400, message, param=name, code="unsupported_parameter")
+        return fault(name, f"expected no such field, for {refused[name]}", "unsupported_parameter")
     names = {*known, *NAMES} - {name}
     hint = did_you_mean(name[:200], {each: each for each in sorted(names)})
-    return ApiError(400, f"{name[:200]}: is no option{hint}", param=name[:200], code="unknown_parameter")
+    return fault(name[:200], f"is no option{hint}", "unknown_parameter")

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from oxillama.apps.server.bodies import MOST_CHOICES
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError, ClientGone, invalid, prompt_too_long, stopping
+from oxillama.apps.server.errors import ApiError, ClientGone, fault, invalid, prompt_too_long, stopping
 from oxillama.apps.server.media import MAY_ENCODE, ClientMedia, HasMedia
 from oxillama.apps.server.models import Hosted, Models
 from oxillama.apps.server.processes import JobTooLate, NoProcess
@@ -183,7 +183,7 @@ def prompt_lists(
     if not media and any(isinstance(one, MediaText) for one in prompts):
         raise invalid(name, "texts or token ids: /completion, embeddings and chats take media", "media")
     if "" in prompts:
-        raise ApiError(400, f"{name}: is empty", param=name, code="invalid_prompt")
+        raise fault(name, "is empty", "invalid_prompt")
     names = [f"{name}[{i}]" if is_list else name for i in range(len(prompts))]
     lists = [encoded(engine, one, name=each, free=free) for one, each in zip(prompts, names, strict=True)]
     return [checked_prompt(engine, tokens, name=name, free=free) for tokens in lists]
@@ -279,9 +279,7 @@ def start(
 ) -> list[Generation]:
     """``n`` generations of each prompt, in order. If one is refused, all are cancelled."""
     if len(prompts) * n > MOST_CHOICES:
-        raise ApiError(
-            400, f"n: expected at most {MOST_CHOICES} texts in all, got {len(prompts)} times {n}", param="n"
-        )
+        raise fault("n", f"expected at most {MOST_CHOICES} texts in all, got {len(prompts)} times {n}")
     started: list[Generation] = []
     try:
         for prompt in prompts:

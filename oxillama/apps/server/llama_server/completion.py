@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from oxillama.apps.server.answer_size import LOGPROB_HELD_BYTES, check_texts, whole_texts, within
 from oxillama.apps.server.bodies import InfillBody, NativeBody, read_body
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import fault
 from oxillama.apps.server.infill import infill_tokens
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.models import Hosted
@@ -70,8 +70,7 @@ class Answer:
         self.hosted: Hosted = hosted
         self.body: NativeBody = body
         if body.post_sampling_probs and not body.n_probs:
-            message = "post_sampling_probs: expected n_probs beside it, got none"
-            raise ApiError(400, message, param="post_sampling_probs", code="invalid_value")
+            raise fault("post_sampling_probs", "expected n_probs beside it, got none", "invalid_value")
         self.options: GenerationOptions = options_of(
             body.rest, engine, {"max_tokens": None}, top_logprobs=body.n_probs or None
         )

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from oxillama.apps.server.bodies import Body, read_body, require_json
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import ApiError, fault
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.llama_server.status import refuse_unless
 from oxillama.apps.server.running import chosen, connected, present, served
@@ -41,11 +41,9 @@ async def change_slot(request: Request) -> Response:
     """Saves a slot to a file, restores it, or erases it."""
     action, text = request.query_params.get("action", ""), request.path_params["id_slot"]
     if action not in ACTIONS:
-        raise ApiError(
-            400, f"action: expected one of {', '.join(ACTIONS)}, got {action[:200]}", param="action"
-        )
+        raise fault("action", f"expected one of {', '.join(ACTIONS)}, got {action[:200]}")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ApiError(400, f"id_slot: expected a number, got {text[:200]}", param="id_slot")
+        raise fault("id_slot", f"expected a number, got {text[:200]}")
     body = None
     if action == "erase":
         require_json(request, if_from_page=True)

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oxillama.apps.server.bodies import NativeEmbeddingBody, read_body
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import fault
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.openai.vectors import pooling_for, vectors_of
 from oxillama.apps.server.pieces import Mapped
@@ -35,7 +35,6 @@ def prompts_of(body: NativeEmbeddingBody) -> tuple[str, Prompts]:
     """The field with the texts, and the texts. Raises ApiError unless the body has one of the two fields."""
     given = {name: value for name in ("content", "input") if (value := getattr(body, name)) is not None}
     if len(given) != 1:
-        message = f"content: expected it, or input, got {'both' if given else 'none'}"
-        raise ApiError(400, message, param="content", code="missing")
+        raise fault("content", f"expected it, or input, got {'both' if given else 'none'}", "missing")
     ((name, found),) = given.items()
     return name, found

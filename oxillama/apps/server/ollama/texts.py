@@ -15,7 +15,7 @@ from starlette.responses import Response
 from oxillama.apps.server.answer_size import LOGPROB_BYTES, LOGPROB_HELD_BYTES, within
 from oxillama.apps.server.bodies import read_body
 from oxillama.apps.server.chats import Chat
-from oxillama.apps.server.errors import ApiError, invalid, prompt_too_long
+from oxillama.apps.server.errors import ApiError, fault, invalid, prompt_too_long
 from oxillama.apps.server.infill import infill_tokens
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.media import ClientMedia
@@ -216,7 +216,7 @@ async def only_load(request: Request, body: TextBody, empty: dict[str, Any]) -> 
 def fixed_of(body: TextBody) -> dict[str, Any]:
     """The fields of `GenerationOptions` and `SamplerConfig` that fields of the body come to."""
     if body.top_logprobs and not body.logprobs:
-        raise ApiError(400, "top_logprobs: expected logprobs true beside it, got false", param="top_logprobs")
+        raise fault("top_logprobs", "expected logprobs true beside it, got false")
     return {
         "json_schema": schema_of(body.format),
         "logprobs": body.logprobs or None,

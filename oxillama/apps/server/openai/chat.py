@@ -12,11 +12,12 @@ from starlette.responses import Response
 from oxillama.apps.server.answer_size import LOGPROB_HELD_BYTES, check_texts, within
 from oxillama.apps.server.bodies import ChatBody, read_body
 from oxillama.apps.server.chats import Chat, allowed_tools, asked_names, chat_of, rules_text
-from oxillama.apps.server.errors import ApiError, invalid
+from oxillama.apps.server.errors import fault, invalid
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.models import Hosted
 from oxillama.apps.server.openai.completions import head_of, usage_of
 from oxillama.apps.server.openai.logprobs import chat_logprobs
+from oxillama.apps.server.options import conflict
 from oxillama.apps.server.prompt_progress import PromptProgress, with_progress
 from oxillama.apps.server.running import (
     chosen,
@@ -78,8 +79,7 @@ class Answer:
 
     def __init__(self, engine: InferenceEngine, hosted: Hosted, body: ChatBody) -> None:
         if body.top_logprobs is not None and not body.logprobs:
-            message = "top_logprobs: expected logprobs true beside it, got false"
-            raise ApiError(400, message, param="top_logprobs")
+            raise fault("top_logprobs", "expected logprobs true beside it, got false")
         self.engine: InferenceEngine = engine
         self.hosted: Hosted = hosted
         self.body: ChatBody = body
@@ -98,8 +98,7 @@ class Answer:
         has_text = body.verbose and isinstance(self.prompt, MediaPrompt)
         self.prompt_text: str | None = chat.text(engine) if has_text else None
         if chat.answer and rules_text(self.options):
-            message = "continue_final_message: cannot be combined with a grammar, which rules a whole answer"
-            raise ApiError(400, message, param="continue_final_message", code="invalid_value")
+            raise conflict("continue_final_message", "a grammar, which rules a whole answer")
         if not body.stream:
             check_texts(self.options, body.n)
         self.generations: list[Generation] | None = None

@@ -22,7 +22,7 @@ from oxillama.apps.server.answer_size import (
 )
 from oxillama.apps.server.bodies import CompletionBody, read_body
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import fault
 from oxillama.apps.server.infill import infill_tokens
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.models import Hosted
@@ -83,7 +83,7 @@ class Answer:
         self.most: int = body.n if body.best_of is None else body.best_of
         if self.most < self.n or (body.stream and self.most > self.n):
             wanted = f"at least n, {self.n}" if self.most < self.n else f"n, {self.n}, for a stream"
-            raise ApiError(400, f"best_of: expected {wanted}, got {self.most}", param="best_of")
+            raise fault("best_of", f"expected {wanted}, got {self.most}")
         self.options: GenerationOptions = options_of(
             body.rest,
             engine,
