@@ -26,9 +26,9 @@ from oxillama.apps.server.origins import is_allowed
 from oxillama.apps.server.recording import Recording
 from oxillama.apps.server.workers import Pools
 from oxillama.base.config.server import LOOPBACK, ServerConfig
+from oxillama.engine.generation import Generation
 
 if TYPE_CHECKING:
-    from oxillama.engine.generation import Generation
     from oxillama.sessions.records.folder import RecordFolder
 
 log: logging.Logger = logging.getLogger(__name__)
