@@ -35,6 +35,10 @@ class Answer:
         found: dict[str, Any] = self.json["error"]
         return found
 
+    def refusal(self, *names: str) -> tuple[Any, ...]:
+        """The status and the named entries of an error."""
+        return self.status, *(self.error[name] for name in names)
+
     @property
     def lines(self) -> list[Any]:
         """The objects of an answer with one in each line."""

@@ -106,7 +106,7 @@ def test_a_model_without_adapters() -> None:
         assert client.ask(PATH).json == []
         answer = client.ask(PATH, [{"id": 0, "scale": 1}])
         wanted = "body[0].id: expected none, the model has no adapters, got 0"
-        assert (answer.status, answer.error["message"]) == (400, wanted)
+        assert answer.refusal("message") == (400, wanted)
 
 
 def test_a_stack_keeps_its_adapters() -> None:

@@ -199,7 +199,7 @@ def test_what_is_refused(
 
 def test_a_conversation_that_does_not_fit(client: Client) -> None:
     answer = client.ask(PATH, {"messages": [{"role": "user", "content": "zq" * 200}]})
-    assert (answer.status, answer.error["type"]) == (400, "exceed_context_size_error")
+    assert answer.refusal("type") == (400, "exceed_context_size_error")
     assert answer.error["param"] == "messages"
     assert answer.error["n_prompt_tokens"] > answer.error["n_ctx"] == 256
 
@@ -231,7 +231,7 @@ def test_a_model_without_a_template(tmp_path: Path) -> None:
     with serving(write_tiny_model(tmp_path / "model.gguf", chat_template=None)) as client:
         for stream in (False, True):
             answer = client.ask(PATH, {"messages": MESSAGES, "stream": stream})
-            assert (answer.status, answer.error["code"]) == (400, "invalid_messages")
+            assert answer.refusal("code") == (400, "invalid_messages")
             assert answer.error["message"].startswith("chat template: expected one of the file's (none)")
 
 
@@ -346,8 +346,7 @@ def test_tools_that_are_refused(caller: Client, body: dict[str, Any], message: s
 
 
 def test_a_template_without_tools(client: Client) -> None:
-    answer = client.ask(PATH, {"messages": ASK, "tools": [ROOM]})
-    assert (answer.status, answer.error["param"]) == (400, "tools")
+    assert client.ask(PATH, {"messages": ASK, "tools": [ROOM]}).refusal("param") == (400, "tools")
 
 
 def test_a_message_of_its_deltas() -> None:

@@ -169,7 +169,7 @@ def test_items_of_an_input(client: Client) -> None:
         ([], "input"),
     ):
         found = openai(client, input=wrong)
-        assert (found.status, found.error["param"]) == (400, param)
+        assert found.refusal("param") == (400, param)
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,9 @@ def test_parts_of_openai(client: Client, alone: InferenceEngine) -> None:
 def test_pictures_that_openai_refuses(client: Client, part: Any, param: str) -> None:
     message = {"role": "user", "content": [{"type": "input_image", **part}]}
     found = openai(client, [message])
-    assert (found.status, found.error["param"]) == (400, f"input[0].content[0]{param}")
+    assert found.refusal("param") == (400, f"input[0].content[0]{param}")
     found = openai(client, "x", {**PREDICATE, "instructions": message["content"]})
-    assert (found.status, found.error["param"]) == (400, f"questions[0].instructions[0]{param}")
+    assert found.refusal("param") == (400, f"questions[0].instructions[0]{param}")
 
 
 # --- System One ---------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_models_that_take_no_pictures(client: Client, model: str) -> None:
     assert "take" in found.error["message"] and "picture" in found.error["message"]
     message = {"role": "user", "content": [{"type": "input_image", "image_url": url(png())}]}
     found = openai(client, [message], model=model)
-    assert (found.status, found.error["param"]) == (400, "input[0].content[0]")
+    assert found.refusal("param") == (400, "input[0].content[0]")
     assert found.error["code"] == "unsupported_value"
 
 

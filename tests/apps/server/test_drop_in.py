@@ -154,7 +154,7 @@ def test_a_body_may_not_become_too_large(
     bomb = compress(b'{"prompt": "' + b"x" * 10_000_000 + b'"}')
     assert len(bomb) < 20_000
     answer = client.ask("/v1/completions", bomb, headers={"Content-Encoding": coding})
-    assert (answer.status, answer.error["code"]) == (413, "body_too_large")
+    assert answer.refusal("code") == (413, "body_too_large")
     whole = compress(
         b" " * (20_000 - len(b'{"prompt": "a", "max_tokens": 1}')) + b'{"prompt": "a", "max_tokens": 1}'
     )
@@ -169,10 +169,10 @@ def test_bodies_that_are_not_what_their_coding_says(client: Client) -> None:
         *(("deflate", good), ("deflate", cut), ("deflate", b"")),
     ):
         answer = client.ask("/v1/completions", data, headers={"Content-Encoding": coding})
-        assert (answer.status, answer.error["code"]) == (400, "invalid_body")
+        assert answer.refusal("code") == (400, "invalid_body")
     for coding in ("br", "gzip, gzip", "zip"):
         answer = client.ask("/v1/completions", good, headers={"Content-Encoding": coding})
-        assert (answer.status, answer.error["code"]) == (415, "content_encoding")
+        assert answer.refusal("code") == (415, "content_encoding")
         assert coding in answer.error["message"]
     assert (
         client.ask("/api/chat", b"x", headers={"Content-Encoding": "br"}).json["error"].startswith("content-")
@@ -490,5 +490,4 @@ def test_refusals_of_the_assistant_are_texts(client: Client) -> None:
     ],
 )
 def test_messages_that_no_template_shows(client: Client, message: dict[str, Any], param: str) -> None:
-    answer = client.ask("/v1/chat/completions", {"messages": [message, *CHAT]})
-    assert (answer.status, answer.error["param"]) == (400, param)
+    assert client.ask("/v1/chat/completions", {"messages": [message, *CHAT]}).refusal("param") == (400, param)

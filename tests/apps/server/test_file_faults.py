@@ -47,7 +47,7 @@ def change(client: Client, action: str) -> Answer:
 
 
 def check_refusal(answer: Answer, folder: Path) -> None:
-    assert (answer.status, answer.error["type"]) == (500, "server_error")
+    assert answer.refusal("type") == (500, "server_error")
     assert "cannot be" in answer.error["message"], answer.error
     assert str(folder) not in answer.text
 
@@ -138,5 +138,5 @@ def test_a_call_that_fails_leaves_the_keys_as_they_were(tmp_path: Path) -> None:
 
 def test_a_missing_file_of_a_slot_is_the_clients_fault(client: Client) -> None:
     answer = change(client, "restore")
-    assert (answer.status, answer.error["param"]) == (400, "filename")
+    assert answer.refusal("param") == (400, "filename")
     assert answer.error["message"].endswith("got s: no such file")

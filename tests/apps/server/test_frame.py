@@ -74,12 +74,7 @@ def test_a_model_that_is_loading() -> None:
 
     with serving_models(Hosted("story", load=load)) as client:
         for path in ("/health", "/v1/health"):
-            answer = client.ask(path)
-            assert (answer.status, answer.error["code"], answer.error["message"]) == (
-                503,
-                "loading",
-                "Loading model",
-            )
+            assert client.ask(path).refusal("code", "message") == (503, "loading", "Loading model")
         (card,) = client.ask("/v1/models").json["data"]
         assert (card["id"], card["status"], "meta" in card) == ("story", {"value": "loading"}, False)
         waiting = client.begin("/v1/completions", HELLO)
@@ -123,7 +118,7 @@ def test_the_access_log(client: Client, caplog: pytest.LogCaptureFixture) -> Non
 
 def test_paths_and_methods_that_do_not_exist(client: Client) -> None:
     answer = client.ask("/v1/nothing")
-    assert (answer.status, answer.error["type"]) == (404, "not_found_error")
+    assert answer.refusal("type") == (404, "not_found_error")
     assert answer.error["message"] == "GET /v1/nothing: Not Found"
     assert client.ask("/v1/completions").status == 405
     assert client.ask("/health", method="OPTIONS").status == 405
@@ -146,22 +141,21 @@ def test_paths_and_methods_that_do_not_exist(client: Client) -> None:
 )
 def test_bodies_that_are_none(client: Client, body: bytes, message: str) -> None:
     answer = client.ask("/v1/completions", body)
-    assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")
+    assert answer.refusal("type") == (400, "invalid_request_error")
     assert answer.error["message"].startswith(message)
 
 
 def test_other_types_than_json_are_refused(client: Client) -> None:
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
         answer = client.ask("/v1/completions", json.dumps(HELLO).encode(), headers={"Content-Type": kind})
-        assert (answer.status, answer.error["code"]) == (415, "content_type")
+        assert answer.refusal("code") == (415, "content_type")
     kind = "Application/JSON; charset=utf-8"
     assert client.ask("/v1/completions", HELLO, headers={"Content-Type": kind}).status == 200
 
 
 def test_bodies_that_are_too_large(client: Client) -> None:
     body = {**HELLO, "prompt": "x" * 10001}
-    answer = client.ask("/v1/completions", body)
-    assert (answer.status, answer.error["code"]) == (413, "body_too_large")
+    assert client.ask("/v1/completions", body).refusal("code") == (413, "body_too_large")
     connection = client.connect()
     chunks = iter([b'{"prompt": "'] + [b"x" * 1000] * 11 + [b'"}'])
     headers = {"Content-Type": "application/json"}
@@ -184,7 +178,7 @@ def test_all_bodies_together_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> No
         large = json.dumps(HELLO).encode() + b" " * 100_000
         for body, headers in ((large, {}), (gzip.compress(large), {"Content-Encoding": "gzip"})):
             answer = client.ask("/v1/completions", body, headers=headers)
-            assert (answer.status, answer.error["code"]) == (503, "bodies_full")
+            assert answer.refusal("code") == (503, "bodies_full")
         assert client.ask("/v1/completions", HELLO).status == 200
         slow.pop().close()
         until(lambda: in_flight.n_bytes == 620_000)
@@ -199,8 +193,7 @@ def test_names_of_the_host(client: Client) -> None:
     for host in ("localhost", f"127.0.0.1:{port}", f"[::1]:{port}", "LOCALHOST"):
         assert client.ask("/health", headers={"Host": host}).status == 200
     for host in ("evil.example", f"evil.example:{port}", "", "localhost.evil.example"):
-        answer = client.ask("/health", headers={"Host": host})
-        assert (answer.status, answer.error["type"]) == (403, "permission_error")
+        assert client.ask("/health", headers={"Host": host}).refusal("type") == (403, "permission_error")
     with serving(draft(), allowed_hosts=("box.local",)) as other:
         assert other.ask("/health", headers={"Host": "box.local"}).status == 200
         assert other.ask("/health", headers={"Host": "evil.example"}).status == 403
@@ -223,7 +216,7 @@ def test_keys() -> None:
                 {"x-api-key": "alph"},
             ):
                 answer = client.ask(path, body, headers=headers)
-                assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+                assert answer.refusal("code") == (401, "invalid_api_key")
                 assert answer.headers["www-authenticate"] == "Bearer"
                 assert "gamma" not in answer.text
         for headers in ({"Authorization": "Bearer beta"}, {"x-api-key": "alpha"}):
@@ -345,7 +338,7 @@ def test_paths_that_a_server_is_started_without(client: Client) -> None:
         for path in ("/metrics", "/slots"):
             assert client.ask(path).status == 200
             answer = other.ask(path)
-            assert (answer.status, answer.error["type"]) == (501, "not_supported_error")
+            assert answer.refusal("type") == (501, "not_supported_error")
             assert f"--no-{path[1:]}" in answer.error["message"]
 
 

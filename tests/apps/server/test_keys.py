@@ -183,8 +183,7 @@ def test_the_log_names_keys_and_warns_of_a_server_without(
 def test_what_an_admin_may(engine: InferenceEngine, path: str) -> None:
     body: Any = [] if path == "/lora-adapters" else None
     with serving(engine, api_keys=("alice", "bob"), admin_keys=("root",)) as client:
-        refused = ask(client, "alice", path, body)
-        assert (refused.status, refused.error["code"]) == (403, "not_admin")
+        assert ask(client, "alice", path, body).refusal("code") == (403, "not_admin")
         assert ask(client, "root", path, body).status == 200
         assert client.ask(path, body).status == 401
     for keys in ((), ("alone",)):
@@ -201,7 +200,7 @@ def test_requests_of_a_key_run_and_wait(engine: InferenceEngine) -> None:
         caller = client.server._app.state.keys.caller("alice")
         until(lambda: len(caller._waiting) == 1)
         third = ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1})
-        assert (third.status, third.error["code"]) == (429, "key_queue_full")
+        assert third.refusal("code") == (429, "key_queue_full")
         assert int(third.headers["retry-after"]) >= 1
         assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
         first.close()
@@ -251,7 +250,7 @@ def test_tokens_of_a_minute(engine: InferenceEngine, monkeypatch: pytest.MonkeyP
     with serving(engine, api_keys=("alice", "bob"), key_tokens=100) as client:
         assert ask(client, "alice", PATH, body).json["usage"]["total_tokens"] == 104
         refused = ask(client, "alice", PATH, body)
-        assert (refused.status, refused.error["code"]) == (429, "key_tokens_used_up")
+        assert refused.refusal("code") == (429, "key_tokens_used_up")
         assert refused.headers["retry-after"] == "4"  # 4 tokens too many take 2.4 s
         assert ask(client, "bob", PATH, body).status == 200
         now = 2.0
@@ -300,8 +299,7 @@ def test_limits_of_every_request(engine: InferenceEngine) -> None:
             client.ask(PATH, {"prompt": "Once", "ignore_eos": True}).json["usage"]["completion_tokens"] == 5
         )
         for field, value in (("max_tokens", 6), ("timeout", 21)):
-            refused = client.ask(PATH, {"prompt": "Once", field: value})
-            assert (refused.status, refused.error["param"]) == (400, field)
+            assert client.ask(PATH, {"prompt": "Once", field: value}).refusal("param") == (400, field)
         assert client.ask(PATH, {"prompt": "Once", "max_tokens": 5, "timeout": 20}).status == 200
 
 
@@ -330,8 +328,7 @@ def test_who_asks_without_a_key_what_needs_none_is_nobody(engine: InferenceEngin
 def test_a_priority_is_for_keys_that_may(engine: InferenceEngine) -> None:
     body = {"prompt": "Once", "max_tokens": 1, "priority": 1}
     with serving(engine, api_keys=("alice", "bob"), admin_keys=("root",)) as client:
-        refused = ask(client, "alice", PATH, body)
-        assert (refused.status, refused.error["param"]) == (403, "priority")
+        assert ask(client, "alice", PATH, body).refusal("param") == (403, "priority")
         assert ask(client, "root", PATH, body).status == 200
         assert ask(client, "alice", PATH, {**body, "priority": 0}).status == 200
 
@@ -459,7 +456,7 @@ def test_a_key_that_fills_its_queue_leaves_the_others_theirs() -> None:
         connection, response = client.open(PATH, long, headers=bearer("alice"))
         until(lambda: len(engine.model.scheduler.waiting) >= 5)
         refused = ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1})
-        assert (refused.status, refused.error["code"]) == (429, "queue_full")
+        assert refused.refusal("code") == (429, "queue_full")
         assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
         response.close()
         connection.close()
@@ -476,7 +473,7 @@ def test_a_key_does_not_take_all_connections(engine: InferenceEngine) -> None:
                     until(lambda: len(in_flight) == len(held))
                 if key != "carol":
                     refused = ask(client, key, PATH, body)
-                    assert (refused.status, refused.error["code"]) == (429, "key_connections")
+                    assert refused.refusal("code") == (429, "key_connections")
                     assert int(refused.headers["retry-after"]) >= 1
         assert [answer_of(connection).status for connection in held] == [200] * 12
 
@@ -580,7 +577,7 @@ def test_the_end_of_a_server(engine: InferenceEngine, caplog: pytest.LogCaptureF
         assert (response.status, events[-1]) == (200, "[DONE]")
         assert events[-2]["error"]["code"] == "shutting_down"
     answers = [each.result() for each in whole]
-    assert [(answer.status, answer.error["code"]) for answer in answers] == [(503, "shutting_down")] * 3
+    assert [answer.refusal("code") for answer in answers] == [(503, "shutting_down")] * 3
     assert any("waiting for 6 requests" in record.message for record in caplog.records)
     assert not [record for record in caplog.records if record.exc_info]
 

@@ -71,7 +71,7 @@ def test_a_server_without_tools(engine: InferenceEngine) -> None:
     with serving(engine) as client:
         assert client.ask("/mcp/tools").json == {"tools": [], "servers": []}
         refused = client.ask("/mcp/call", {"name": "a", "arguments": {}})
-        assert (refused.status, refused.error["code"]) == (404, "no_tool_servers")
+        assert refused.refusal("code") == (404, "no_tool_servers")
         refused = client.ask("/v1/chat/completions", {"messages": MESSAGES, "tools": [MCP]})
         assert refused.status == 400 and "no tool servers (--mcp)" in refused.error["message"]
 
@@ -204,7 +204,7 @@ def test_without_asking_no_tools_are_offered(client: Client) -> None:
 def test_wrong_tools_of_servers(client: Client, change: dict[str, Any], param: str) -> None:
     tool = {key: value for key, value in {**MCP, **change}.items() if value is not None}
     answer = chat(client, tools=[tool])
-    assert (answer.status, answer.error["param"]) == (400, param), answer.text
+    assert answer.refusal("param") == (400, param), answer.text
 
 
 def test_what_goes_not_with_them(client: Client) -> None:
@@ -245,7 +245,7 @@ def test_a_tool_server_that_never_answers_holds_up_its_own_chats_alone(mute: Cli
 
 def test_a_chat_with_tools_of_a_server_that_has_failed(mute: Client) -> None:
     answer = chat(mute, tools=[{**MCP, "server_label": "dead", "allowed_tools": None}])
-    assert (answer.status, answer.error["code"]) == (503, "tool_server_failed")
+    assert answer.refusal("code") == (503, "tool_server_failed")
     assert answer.error["message"] == "tools[0].server_label: dead has no tools: it has ended with status 4"
 
 

@@ -94,7 +94,7 @@ def test_each_is_loaded_when_it_is_asked_for() -> None:
         assert states(client) == {"story": "loaded", "draft": "loaded"}
         assert [loader.n_loads for loader in loaders.values()] == [1, 1]
         other = client.ask(PATH, {**BODY, "model": "nobody"})
-        assert (other.status, other.error["code"]) == (404, "model_not_found")
+        assert other.refusal("code") == (404, "model_not_found")
         assert other.error["message"] == "model: expected one of story, draft, got nobody"
         assert client.ask("/v1/models/draft").json["status"] == {"value": "loaded"}
         assert client.ask("/v1/models/nobody").status == 404
@@ -289,7 +289,7 @@ def test_a_load_that_fails_can_be_tried_again() -> None:
     with serving_models(*hosted(loaders)) as client:
         for _ in range(2):
             answer = client.ask(PATH, {**BODY, "model": "b"})
-            assert (answer.status, answer.error["code"]) == (500, "load_failed")
+            assert answer.refusal("code") == (500, "load_failed")
             message = "model: expected b to load, got an error: blk.0: is not there"
             assert answer.error["message"] == message
             assert states(client)["b"] == "failed"
@@ -385,7 +385,7 @@ def test_who_waits_for_a_model_takes_nobodys_place(monkeypatch: pytest.MonkeyPat
             held.append(client.begin(PATH, {**BODY, "model": "slow"}, headers=bearer(key)))
             until(lambda: len(client.models.by_name["slow"].waiting) == len(held))
         refused = client.ask(PATH, {**BODY, "model": "slow"}, headers=bearer("alice"))
-        assert (refused.status, refused.error["code"]) == (429, "queue_full")
+        assert refused.refusal("code") == (429, "queue_full")
         slow.may_load.set()
         assert [answer_of(connection).status for connection in held] == [200] * 3
 

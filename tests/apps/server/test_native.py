@@ -205,7 +205,7 @@ def test_a_model_without_tokens_for_infill(client: Client) -> None:
     wanted = "expected a model with tokens for infill, this one has no fim_pre, fim_suf, fim_mid"
     assert client.ask("/infill", body).error["message"] == f"input_suffix: {wanted}"
     answer = client.ask("/v1/completions", {"prompt": "a", "suffix": "b"})
-    assert (answer.status, answer.error["message"]) == (400, f"suffix: {wanted}")
+    assert answer.refusal("message") == (400, f"suffix: {wanted}")
 
 
 def test_banned_tokens_are_in_the_settings(client: Client, alone: InferenceEngine) -> None:

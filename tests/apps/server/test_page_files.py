@@ -115,8 +115,7 @@ def test_no_path_leads_out_of_the_folder(client: Client) -> None:
         "/index.html",
         "//",
     ):
-        answer = client.ask(path)
-        assert (answer.status, answer.error["type"]) == (404, "not_found_error"), path
+        assert client.ask(path).refusal("type") == (404, "not_found_error"), path
     assert client.ask("/", method="POST").status == 405
 
 

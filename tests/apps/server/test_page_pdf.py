@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_read_is_an_error(
 ) -> None:
     monkeypatch.setattr(pdf_text, "SECONDS", 120.0)
     answer = ask(client, data)
-    assert (answer.status, answer.error["code"]) == (422, "pdf_unreadable"), answer.text[:300]
+    assert answer.refusal("code") == (422, "pdf_unreadable"), answer.text[:300]
     assert message in answer.error["message"] and len(answer.error["message"]) < 300
 
 
@@ -140,7 +140,7 @@ def test_files_that_take_long_keep_no_body_waiting(
 def test_no_process_can_be_started(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf_text, "COMMAND", ("/nowhere/python",))
     answer = ask(client, GOOD)
-    assert (answer.status, answer.error["code"]) == (503, "no_process")
+    assert answer.refusal("code") == (503, "no_process")
     assert "/nowhere" not in answer.text
 
 
@@ -153,10 +153,7 @@ def test_a_process_that_dies_is_an_error(client: Client, monkeypatch: pytest.Mon
 def test_what_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pdf, "find_spec", lambda name: None)
     answer = ask(client, GOOD)
-    assert (answer.status, answer.error["code"]) == (
-        501,
-        "pypdf_missing",
-    ) and "oxillama-cpu[pdf]" in answer.text
+    assert answer.refusal("code") == (501, "pypdf_missing") and "oxillama-cpu[pdf]" in answer.text
     monkeypatch.setattr(pdf, "find_spec", lambda name: name)
     monkeypatch.setattr(pdf, "MOST_BYTES", 100)
     assert (ask(client, GOOD).status, ask(client, GOOD).error["code"]) == (413, "pdf_too_large")

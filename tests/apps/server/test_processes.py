@@ -439,7 +439,7 @@ def test_a_grammar_that_hangs_in_a_process_is_an_error_of_its_request(
     body = {"prompt": "a", "max_tokens": 1, "json_schema": {"type": "object", "properties": properties}}
     with serving(engine, compile_seconds=0.05) as client:
         found = client.ask("/v1/completions", body)
-        assert (found.status, found.error["code"]) == (400, "invalid_grammar")
+        assert found.refusal("code") == (400, "invalid_grammar")
         assert found.error["message"].startswith("grammar: is not compiled after 0.05 s")
         plain = {"prompt": "a", "max_tokens": 1, "regex": "[a-z]+"}
         assert client.ask("/v1/completions", plain).status == 200

@@ -106,7 +106,7 @@ def test_a_client_that_goes_away_meanwhile_ends_it(client: Client) -> None:
 
 def test_an_error_while_the_prompt_is_read_is_an_answer(client: Client) -> None:
     answer = client.ask(CHAT, body_of(CHAT, WORDS * 20_000))
-    assert (answer.status, answer.error["type"]) == (400, "exceed_context_size_error")
+    assert answer.refusal("type") == (400, "exceed_context_size_error")
 
 
 def test_the_first_delta_may_come_long_after_the_prompt() -> None:

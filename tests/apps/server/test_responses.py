@@ -321,11 +321,7 @@ def test_the_number_of_tokens(client: Client) -> None:
 
 def test_a_prompt_that_does_not_fit(client: Client) -> None:
     answer = client.ask(PATH, {"input": "zq" * 500, "stream": True})
-    assert (answer.status, answer.error["type"], answer.error["param"]) == (
-        400,
-        "exceed_context_size_error",
-        "input",
-    )
+    assert answer.refusal("type", "param") == (400, "exceed_context_size_error", "input")
 
 
 # --- kept ---------------------------------------------------------------------------------------------
@@ -353,10 +349,9 @@ def test_responses_are_kept_until_they_are_deleted(client: Client) -> None:
     gone = client.ask(place, method="DELETE")
     assert gone.json == {"id": response["id"], "object": "response", "deleted": True}
     for method in ("GET", "DELETE"):
-        answer = client.ask(place, method=method)
-        assert (answer.status, answer.error["code"]) == (404, "response_not_found")
+        assert client.ask(place, method=method).refusal("code") == (404, "response_not_found")
     answer = client.ask(PATH, {**BASE, "previous_response_id": response["id"]})
-    assert (answer.status, answer.error["code"]) == (400, "previous_response_not_found")
+    assert answer.refusal("code") == (400, "previous_response_not_found")
     assert answer.error["param"] == "previous_response_id"
     unkept = client.ask(PATH, {**BASE, "store": False}).json
     assert client.ask(f"{PATH}/{unkept['id']}").status == 404
@@ -565,11 +560,7 @@ def test_items_of_kept_responses_by_their_ids(caller: Client) -> None:
     (unkept,) = caller.ask(PATH, {**body, "store": False}).json["output"]
     for id in (unkept["id"], "fc_x", 5):
         answer = caller.ask(PATH, {**body, "input": [*ASK, {"type": "item_reference", "id": id}, result]})
-        assert (answer.status, answer.error["param"], answer.error["code"]) == (
-            400,
-            "input[1].id",
-            "item_not_found",
-        )
+        assert answer.refusal("param", "code") == (400, "input[1].id", "item_not_found")
 
 
 def test_the_arguments_that_sdks_have_parsed(caller: Client) -> None:

@@ -116,7 +116,7 @@ def test_a_slot_goes_on_in_another_process(client: Client, texts: dict[str, str]
         assert (found["content"], found["timings"]["prompt_n"]) == (texts[PROMPT], 1)
     with serving(demo.DRAFT, slot_save_path=tmp_path) as other:
         answer = other.ask("/slots/2?action=restore", {"filename": "fox.bin"})
-        assert (answer.status, answer.error["param"]) == (400, "filename")
+        assert answer.refusal("param") == (400, "filename")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_files_are_in_the_folder(client: Client, name: str) -> None:
     complete(client)
     for action in ("save", "restore"):
         answer = client.ask(f"/slots/1?action={action}", {"filename": name})
-        assert (answer.status, answer.error["param"]) == (400, "filename")
+        assert answer.refusal("param") == (400, "filename")
         assert "letters, digits" in answer.error["message"]
 
 
@@ -164,8 +164,7 @@ def test_what_is_refused(
 
 def test_damaged_files(client: Client, tmp_path: Path) -> None:
     (tmp_path / "x.bin").write_bytes(b"no snapshot")
-    answer = client.ask("/slots/1?action=restore", {"filename": "x.bin"})
-    assert (answer.status, answer.error["param"]) == (400, "filename")
+    assert client.ask("/slots/1?action=restore", {"filename": "x.bin"}).refusal("param") == (400, "filename")
     several = {**BODY, "prompt": [PROMPT, OTHER], "id_slot": 1}
     assert client.ask("/completion", several).error["param"] == "id_slot"
 
@@ -174,7 +173,7 @@ def test_a_server_without_a_folder(texts: dict[str, str]) -> None:
     with serving(new_engine()) as client:
         assert complete(client)["content"] == texts[PROMPT]
         answer = client.ask("/slots/1?action=save", {"filename": "x"})
-        assert (answer.status, answer.error["type"]) == (501, "not_supported_error")
+        assert answer.refusal("type") == (501, "not_supported_error")
         page = {"Origin": "https://page.example"}
         assert client.ask("/slots/1?action=erase", method="POST", headers=page).status == 415
         assert client.ask("/slots/1?action=erase", method="POST").json["n_erased"] > 0
@@ -298,7 +297,7 @@ def test_slots_go_with_their_model() -> None:
     with serving_models(Hosted("a", load=load), Hosted("b", load=load), models_max=1) as client:
         assert complete(client)["timings"]["cache_n"] == 0
         found = client.ask("/slots?model=b")  # which loads nothing
-        assert (found.status, found.error["code"]) == (503, "not_loaded")
+        assert found.refusal("code") == (503, "not_loaded")
         assert client.ask("/completion", {"prompt": "a", "n_predict": 1, "model": "b"}).status == 200
         assert client.ask("/slots?model=b").json[1]["n_tokens"] == 0
         assert complete(client)["timings"]["cache_n"] == 0

@@ -85,7 +85,7 @@ def test_what_is_refused(client: Client, body: dict[str, object], message: str) 
 
 def test_a_model_that_is_no_reranker(client: Client) -> None:
     answer = client.ask("/v1/rerank", {"query": "a", "documents": ["b"]})
-    assert (answer.status, answer.error["param"]) == (400, "model")
+    assert answer.refusal("param") == (400, "model")
     assert "expected a reranker" in answer.error["message"]
 
 
@@ -145,7 +145,6 @@ def test_vectors_of_all_tokens() -> None:
         wanted = engine.hidden_states("Rita went").tolist()
         assert len(wanted) == len(engine.tokenizer.encode("Rita went")) > 1
         assert client.ask("/embedding", {"content": "Rita went"}).json == [{"index": 0, "embedding": wanted}]
-        refused = client.ask(PATH, {"input": "Rita went"})
-        assert (refused.status, refused.error["param"]) == (400, "pooling")
+        assert client.ask(PATH, {"input": "Rita went"}).refusal("param") == (400, "pooling")
         own = client.ask(PATH, {"input": "Rita went", "pooling": "max"}).json
         assert (vectors(own) == engine.embed_batch(["Rita went"], pooling="max", normalize=True)).all()
