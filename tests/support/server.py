@@ -35,6 +35,12 @@ class Answer:
         found: dict[str, Any] = self.json["error"]
         return found
 
+    @property
+    def choice(self) -> dict[str, Any]:
+        """The first text of an answer in OpenAI's form."""
+        found: dict[str, Any] = self.json["choices"][0]
+        return found
+
     def refusal(self, *names: str) -> tuple[Any, ...]:
         """The status and the named entries of an error."""
         return self.status, *(self.error[name] for name in names)

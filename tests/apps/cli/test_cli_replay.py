@@ -128,7 +128,7 @@ def with_hash(body: dict[str, Any], receipt: str) -> None:
 def test_a_record_of_hashes_needs_the_receipt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engine, folder = InferenceEngine.from_gguf(demo.STORY, num_threads=1), tmp_path / "records"
     with engine, serving(engine, record=folder, record_texts="hashes") as client:
-        choice = client.ask("/v1/completions", {**BODY, "receipt": True}).json["choices"][0]
+        choice = client.ask("/v1/completions", {**BODY, "receipt": True}).choice
     (path,) = records_in(folder)
     (kept := tmp_path / "receipt.json").write_text(choice["receipt"])
     where = (read_record(path).head.id, "--record", folder)

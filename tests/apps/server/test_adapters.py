@@ -41,7 +41,7 @@ def texts() -> dict[float, str]:
 def complete(client: Client, **fields: Any) -> str:
     answer = client.ask("/v1/completions", {"prompt": PROMPT, **OPTIONS, **fields})
     assert answer.status == 200, answer.text
-    text: str = answer.json["choices"][0]["text"]
+    text: str = answer.choice["text"]
     return text
 
 

@@ -28,7 +28,7 @@ Turn = tuple[list[str], list[Any]]
 
 def chat_turn(client: Client, messages: list[Any], **more: Any) -> Turn:
     body = {"messages": messages, "tools": [TOOL], "tool_choice": "required", "max_tokens": 200, **more}
-    answer = client.ask(CHAT, body).json["choices"][0]["message"]
+    answer = client.ask(CHAT, body).choice["message"]
     ids = [call["id"] for call in answer["tool_calls"]]
     return ids, [answer, *({"role": "tool", "tool_call_id": id, "content": "no"} for id in ids)]
 

@@ -99,7 +99,7 @@ def test_a_stream_has_the_shape_that_clients_expect(client: Client) -> None:
 
 def test_logprobs(client: Client, alone: InferenceEngine) -> None:
     body = {"messages": MESSAGES, "temperature": 0, "max_tokens": 6, "logprobs": True, "top_logprobs": 2}
-    choice = client.ask(PATH, body).json["choices"][0]
+    choice = client.ask(PATH, body).choice
     done = alone.stream_chat(MESSAGES, temperature=0, max_tokens=6, top_logprobs=2).result()
     sampled = [each for each in done.logprobs or [] if not alone.tokenizer.is_eos(each.token)]
     content = choice["logprobs"]["content"]
@@ -110,7 +110,7 @@ def test_logprobs(client: Client, alone: InferenceEngine) -> None:
     assert content[0]["top_logprobs"][0]["logprob"] == content[0]["logprob"]
     streamed = chunks_of(client.ask(PATH, {**body, "stream": True}).events)
     assert [e for c in streamed if c["logprobs"] for e in c["logprobs"]["content"]] == content
-    plain = client.ask(PATH, {**body, "top_logprobs": None}).json["choices"][0]["logprobs"]["content"]
+    plain = client.ask(PATH, {**body, "top_logprobs": None}).choice["logprobs"]["content"]
     assert [entry["top_logprobs"] for entry in plain] == [[]] * len(plain)
 
 
@@ -132,18 +132,17 @@ SCHEMA = {
 )
 def test_response_formats(client: Client, wanted: Any, schema: Any) -> None:
     body = {"messages": MESSAGES, "response_format": wanted, "seed": 1}
-    choice = client.ask(PATH, body).json["choices"][0]
+    choice = client.ask(PATH, body).choice
     assert choice["finish_reason"] == "stop"
     jsonschema.validate(json.loads(choice["message"]["content"]), schema)
 
 
 def test_any_object_and_any_text(client: Client) -> None:
     body = {"messages": MESSAGES, "response_format": {"type": "json_object"}, "seed": 1, "max_tokens": 5}
-    assert client.ask(PATH, body).json["choices"][0]["message"]["content"].startswith("{")
+    assert client.ask(PATH, body).choice["message"]["content"].startswith("{")
     plain = {**body, "response_format": {"type": "text"}}
     texts = {
-        client.ask(PATH, b).json["choices"][0]["message"]["content"]
-        for b in (plain, {**plain, "response_format": None})
+        client.ask(PATH, b).choice["message"]["content"] for b in (plain, {**plain, "response_format": None})
     }
     assert len(texts) == 1 and not texts.pop().startswith("{")
 
@@ -242,17 +241,17 @@ def test_reasoning_that_the_prompt_opens(reasoner: Client) -> None:
     engine = reasoner.hosted.ready()
     body: dict[str, Any] = {"messages": MESSAGES, "seed": 5, "max_tokens": 12}
     text = engine.generate(chat_tokens(engine.tokenizer, MESSAGES), seed=5, max_tokens=12)
-    message = reasoner.ask(PATH, body).json["choices"][0]["message"]
+    message = reasoner.ask(PATH, body).choice["message"]
     assert message["content"] == ""
     assert message["reasoning_content"] == message["reasoning"] == text.strip()
-    plain = reasoner.ask(PATH, {**body, "reasoning_format": "none"}).json["choices"][0]["message"]
+    plain = reasoner.ask(PATH, {**body, "reasoning_format": "none"}).choice["message"]
     assert plain == {"role": "assistant", "content": text, "refusal": None}
     choices = chunks_of(reasoner.ask(PATH, {**body, "stream": True}).events)
     assert all("content" not in choice["delta"] for choice in choices[1:])
     for name in ("reasoning", "reasoning_content"):
         assert "".join(c["delta"].get(name, "") for c in choices) == text.strip()
     ruled = {**body, "regex": "[ab]{3}"}
-    assert len(reasoner.ask(PATH, ruled).json["choices"][0]["message"]["content"]) == 3
+    assert len(reasoner.ask(PATH, ruled).choice["message"]["content"]) == 3
 
 
 # --- tools --------------------------------------------------------------------------------------------
@@ -272,7 +271,7 @@ def test_a_call_that_is_required(caller: Client) -> None:
     named = {"type": "function", "function": {"name": "room"}}
     for choice in ("required", named):
         body = {"messages": ASK, "tools": [ROOM], "tool_choice": choice, "seed": 1, "max_tokens": 300}
-        answer = caller.ask(PATH, {**body, "parallel_tool_calls": False}).json["choices"][0]
+        answer = caller.ask(PATH, {**body, "parallel_tool_calls": False}).choice
         assert answer["finish_reason"] == "tool_calls"
         assert answer["message"]["content"] is None
         (call,) = answer["message"]["tool_calls"]
@@ -310,17 +309,13 @@ def test_what_comes_of_calls_goes_back_to_the_model(caller: Client) -> None:
     assert '<tool_call>\n{"name": "room", "arguments": {"n": 3}}\n</tool_call>' in prompt
     assert "<|im_start|>tool\nopen<|im_end|>" in prompt
     body = {"messages": messages, "tools": [ROOM], "tool_choice": "required", "seed": 1, "max_tokens": 300}
-    calls = caller.ask(PATH, {**body, "parallel_tool_calls": False}).json["choices"][0]["message"][
-        "tool_calls"
-    ]
+    calls = caller.ask(PATH, {**body, "parallel_tool_calls": False}).choice["message"]["tool_calls"]
     check_call(calls[0])
 
 
 def test_no_call_without_tools_or_where_none_is_wanted(caller: Client) -> None:
     for more in ({}, {"tools": []}, {"tools": [ROOM], "tool_choice": "none"}):
-        message = caller.ask(PATH, {"messages": ASK, "seed": 1, "max_tokens": 20, **more}).json["choices"][0][
-            "message"
-        ]
+        message = caller.ask(PATH, {"messages": ASK, "seed": 1, "max_tokens": 20, **more}).choice["message"]
         assert "tool_calls" not in message and isinstance(message["content"], str)
 
 
@@ -419,7 +414,7 @@ def test_an_answer_goes_on_from_where_it_was_stopped(client: Client, alone: Infe
     for more in ({}, {"add_generation_prompt": False}):
         prompt = client.ask("/apply-template", begun(whole, **more) | {"seed": None, "max_tokens": None}).json
         assert prompt["prompt"].endswith(f"<|im_start|>assistant\n{whole}")
-    rest = client.ask(PATH, begun(whole, temperature=0)).json["choices"][0]["message"]["content"]
+    rest = client.ask(PATH, begun(whole, temperature=0)).choice["message"]["content"]
     tokens = alone.tokenizer.encode_rendered(prompt["prompt"])
     assert rest == alone.stream(tokens, temperature=0, max_tokens=9).result().text
     events = client.ask(PATH, begun(whole, temperature=0, stream=True)).events
@@ -473,7 +468,7 @@ def test_an_answer_behind_reasoning_goes_on(reasoner: Client) -> None:
     body = begun("hello", last={"reasoning_content": " I see.\n"}, seed=None, max_tokens=None)
     prompt = reasoner.ask("/apply-template", body).json["prompt"]
     assert prompt.endswith("<|im_start|>assistant\n<think>\nI see.\n</think>\n\nhello")
-    message = reasoner.ask(PATH, body | {"max_tokens": 5}).json["choices"][0]["message"]
+    message = reasoner.ask(PATH, body | {"max_tokens": 5}).choice["message"]
     assert message["content"] and "reasoning" not in message
     answer = reasoner.ask(PATH, begun("hello"))
     assert answer.status == 400 and "opens reasoning" in answer.error["message"]

@@ -95,7 +95,7 @@ def test_other_grammars_beside_tools_are_refused(client: Client) -> None:
 @pytest.mark.parametrize("choice", ["auto", "required", "none"])
 def test_a_receipt_of_tools_and_a_schema_is_verified(client: Client, choice: str) -> None:
     body = {**BOTH, "tool_choice": choice, "seed": 1, "max_tokens": 400, "receipt": True}
-    found = client.ask(CHATS, body).json["choices"][0]
+    found = client.ask(CHATS, body).choice
     is_answer(found["message"])
     receipt = json.loads(found["receipt"])
     assert receipt["finish_reason"] == "stop"

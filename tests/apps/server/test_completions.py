@@ -117,7 +117,7 @@ def test_stop_strings_biases_and_grammars(client: Client, alone: InferenceEngine
     }
     first = alone.stream(PROMPT, temperature=0, max_tokens=1).result().tokens[0]
     ask = {"prompt": PROMPT, "temperature": 0, "max_tokens": 1, "logprobs": 0}
-    name = client.ask(PATH, ask).json["choices"][0]["logprobs"]["tokens"]
+    name = client.ask(PATH, ask).choice["logprobs"]["tokens"]
     spelled = alone.tokenizer.token_text(first)
     assert alone.tokenizer.encode(spelled, add_special=False) == [first]
     for bias in (
@@ -127,7 +127,7 @@ def test_stop_strings_biases_and_grammars(client: Client, alone: InferenceEngine
         {spelled: -100},
         [[spelled, False]],
     ):
-        other = client.ask(PATH, {**ask, "logit_bias": bias}).json["choices"][0]["logprobs"]["tokens"]
+        other = client.ask(PATH, {**ask, "logit_bias": bias}).choice["logprobs"]["tokens"]
         assert other != name
     for field, value, text in (
         ("choices", [" Rita", " Tom"], " Tom"),
@@ -135,12 +135,12 @@ def test_stop_strings_biases_and_grammars(client: Client, alone: InferenceEngine
         ("grammar", 'root ::= " Tom" | " Rita"', " Tom"),
     ):
         body = {"prompt": "Mia had a good friend,", "temperature": 0, field: value}
-        assert client.ask(PATH, body).json["choices"][0]["text"] == text
+        assert client.ask(PATH, body).choice["text"] == text
 
 
 def test_a_seed_is_the_same_for_all_signs(client: Client) -> None:
     texts = [
-        client.ask(PATH, {"prompt": PROMPT, "seed": seed, "temperature": 2}).json["choices"][0]["text"]
+        client.ask(PATH, {"prompt": PROMPT, "seed": seed, "temperature": 2}).choice["text"]
         for seed in (-7, 2**64 - 7, -8)
     ]
     assert texts[0] == texts[1] != texts[2]
@@ -149,7 +149,7 @@ def test_a_seed_is_the_same_for_all_signs(client: Client) -> None:
 
 def test_a_receipt_verifies(client: Client, alone: InferenceEngine) -> None:
     body = {"prompt": PROMPT, "max_tokens": 6, "receipt": True}
-    choice = client.ask(PATH, body).json["choices"][0]
+    choice = client.ask(PATH, body).choice
     assert alone.verify(choice["receipt"]).text == choice["text"]
     last = client.ask(PATH, {**body, "stream": True}).events[-2]["choices"][0]
     assert alone.verify(last["receipt"])
@@ -167,7 +167,7 @@ def test_the_prompts_own_logprobs(
     body = {"prompt": tokens, "echo": True, "logprobs": 2, "max_tokens": 1, "temperature": 0}
     for n_bytes in (scoring.LOGIT_BYTES, 3 * 4 * 1024):  # in one piece, and three rows at a time
         monkeypatch.setattr(scoring, "LOGIT_BYTES", n_bytes)
-        choice = client.ask(PATH, body).json["choices"][0]
+        choice = client.ask(PATH, body).choice
         found = choice["logprobs"]
         assert len(found["tokens"]) == len(tokens) + 1
         assert "".join(found["tokens"][1:]) == choice["text"]
@@ -301,7 +301,7 @@ def test_a_prompt_that_does_not_fit(client: Client) -> None:
 def test_null_is_as_good_as_absent(client: Client, alone: InferenceEngine) -> None:
     nothing = dict.fromkeys([*OPTIONS, *HARMLESS, "n", "echo", "logprobs", "stream", "suffix", "model"])
     answer = client.ask(PATH, {**nothing, "prompt": PROMPT, "temperature": 0})
-    assert answer.json["choices"][0]["text"] == alone.generate(PROMPT, temperature=0, max_tokens=16)
+    assert answer.choice["text"] == alone.generate(PROMPT, temperature=0, max_tokens=16)
 
 
 def test_harmless_fields_are_accepted(client: Client) -> None:
@@ -413,7 +413,7 @@ def test_samplers_are_checked_by_the_library(client: Client) -> None:
     defaults = SamplerConfig()
     body = {"prompt": PROMPT, "max_tokens": 6, "seed": 1}
     named = {name: getattr(defaults, name) for name in ("temperature", "top_k", "top_p", "min_p")}
-    texts = {client.ask(PATH, {**body, **more}).json["choices"][0]["text"] for more in ({}, named)}
+    texts = {client.ask(PATH, {**body, **more}).choice["text"] for more in ({}, named)}
     assert len(texts) == 1
 
 
@@ -431,5 +431,5 @@ def test_the_name_of_a_token_that_is_no_text_by_itself() -> None:
         names = [token_name(engine.tokenizer, token) for token in euro]
         assert len(euro) > 1 and names[0].startswith("bytes:\\xe2")
         body = {"prompt": [euro], "max_tokens": 1, "echo": True, "logprobs": 0, "temperature": 0}
-        told = client.ask(PATH, body).json["choices"][0]["logprobs"]["tokens"]
+        told = client.ask(PATH, body).choice["logprobs"]["tokens"]
         assert told[-len(euro) - 1 : -1] == names

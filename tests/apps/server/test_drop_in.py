@@ -372,11 +372,11 @@ def test_a_text_that_is_cut_inside_a_character(client: Client) -> None:
     """The same on all paths, whole and streamed: what has come of the character is U+FFFD."""
     cut = {"choices": ["a\u20ac"], "temperature": 0}
     body = {**BODIES["/v1/completions"], "max_tokens": 2, **cut}
-    assert client.ask("/v1/completions", body).json["choices"][0]["text"] == "a\ufffd"
+    assert client.ask("/v1/completions", body).choice["text"] == "a\ufffd"
     events = client.ask("/v1/completions", {**body, "stream": True}).events[:-1]
     assert "".join(event["choices"][0]["text"] for event in events) == "a\ufffd"
     chat = {"messages": CHAT, "max_tokens": 2, **cut}
-    assert client.ask("/v1/chat/completions", chat).json["choices"][0]["message"]["content"] == "a\ufffd"
+    assert client.ask("/v1/chat/completions", chat).choice["message"]["content"] == "a\ufffd"
     assert client.ask("/v1/messages", chat).json["content"][0]["text"] == "a\ufffd"
     told = client.ask("/v1/responses", {"input": "x", "max_output_tokens": 2, **cut}).json
     assert told["output"][0]["content"][0]["text"] == "a\ufffd"
@@ -420,7 +420,7 @@ def test_an_effort_of_none_switches_reasoning_off(thinking: Client) -> None:
 def test_an_effort_of_none_where_reasoning_has_no_switch(reasoner: Client) -> None:
     for effort, has_reasoning in (("none", False), ("low", True)):
         body = {"messages": CHAT, "reasoning_effort": effort, "max_tokens": 8, "seed": 1}
-        message = reasoner.ask("/v1/chat/completions", body).json["choices"][0]["message"]
+        message = reasoner.ask("/v1/chat/completions", body).choice["message"]
         assert ("reasoning_content" in message) == has_reasoning
         assert bool(message["content"]) == (not has_reasoning)
 

@@ -87,7 +87,7 @@ def test_openai(client: Client, alone: InferenceEngine) -> None:
     for given in (part, {**part, "image_url": url(data)}, {"type": "input_image", "image_url": url(data)}):
         found = openai(client, text("once"), given, text("upon"))
         assert found.status == 200, found.text
-        assert found.json["choices"][0]["message"]["content"] == answer
+        assert found.choice["message"]["content"] == answer
     prompt = found.json["usage"]["prompt_tokens"]
     counted = client.ask(
         "/v1/chat/completions/input_tokens", {"messages": said(text("once"), part, text("upon"))}
@@ -111,7 +111,7 @@ def test_several_samples(client: Client, alone: InferenceEngine) -> None:
 def test_a_receipt_names_the_picture(client: Client, alone: InferenceEngine) -> None:
     found = openai(client, {"type": "image_url", "image_url": {"url": url(png())}}, receipt=True)
     assert found.status == 200, found.text
-    receipt = found.json["choices"][0]["receipt"]
+    receipt = found.choice["receipt"]
     assert alone.verify(receipt, media=[png()])
     assert alone.verify(receipt, media=[png(1)]).cause == "media"
 
@@ -362,7 +362,7 @@ def test_files_of_a_folder(sighted: Path, tmp_path: Path, alone: InferenceEngine
         for name in ("a%20b/c.png", "//a%20b//c.png", "/a b/c.png"):
             found = openai(client, {"type": "image_url", "image_url": {"url": f"file://{name}"}})
             assert found.status == 200, found.text
-            assert found.json["choices"][0]["message"]["content"] == answer
+            assert found.choice["message"]["content"] == answer
         prompt = {"prompt_string": "<__media__>", "multimodal_data": ["file://a b/c.png"]}
         assert client.ask("/completion", {"prompt": prompt, "n_predict": 1}).status == 200
         outside = (
@@ -570,7 +570,7 @@ def test_sounds_in_each_form() -> None:
         ):
             found = openai(client, part, text("a"))
             assert found.status == 200, found.text
-            assert found.json["choices"][0]["message"]["content"] == answer
+            assert found.choice["message"]["content"] == answer
         prompt = {"prompt_string": given, "multimodal_data": [encoded(data)]}
         found = client.ask("/completion", {"prompt": prompt, "temperature": 0, "n_predict": 6})
         assert found.json["content"] == plain

@@ -70,7 +70,7 @@ def send(client: Client, name: str) -> http.client.HTTPConnection:
 
 def text_of(answer: Answer) -> str:
     assert answer.status == 200, answer.text
-    found: str = answer.json["choices"][0]["text"]
+    found: str = answer.choice["text"]
     return found
 
 

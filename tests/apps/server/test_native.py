@@ -173,11 +173,9 @@ def test_text_between_two_others(coder: Path) -> None:
         found = client.ask("/infill", {**body, **others, "n_predict": 8}).json
         assert found["content"] == engine.generate(behind_others, temperature=0, max_tokens=8)
         other = {"prompt": "hello wor", "suffix": " there", "temperature": 0, "max_tokens": 8}
-        choice = client.ask("/v1/completions", {**other, "echo": True}).json["choices"][0]
+        choice = client.ask("/v1/completions", {**other, "echo": True}).choice
         assert choice["text"] == "hello wor" + expected
-        assert (
-            client.ask("/v1/completions", {**other, "prompt": prefix}).json["choices"][0]["text"] == expected
-        )
+        assert client.ask("/v1/completions", {**other, "prompt": prefix}).choice["text"] == expected
         long = client.ask("/infill", {**body, "input_suffix": "zq" * 200})
         assert long.error["type"] == "exceed_context_size_error"
         for wrong, param in (({}, "input_extra[0].text"), ({"text": 5}, "input_extra[0].text")):

@@ -362,7 +362,7 @@ def test_an_answer_goes_on(page: Page, chat: Client) -> None:
     page.until(lambda: len(page.answers[0]) > len(first) and not page.is_writing)
     begun = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": first}]
     body = {"messages": begun, "continue_final_message": True, "temperature": 0, "max_tokens": 5}
-    rest = chat.ask("/v1/chat/completions", body).json["choices"][0]["message"]["content"]
+    rest = chat.ask("/v1/chat/completions", body).choice["message"]["content"]
     assert page.answers == [first + rest]
     assert page.one(".numbers").text.startswith("10 tokens") and not page.all(".branch-count")
     asked = page.run("return window.sent[1]")
@@ -593,7 +593,7 @@ def test_the_probabilities_of_a_token(page: Page, chat: Client) -> None:
     page.ask("hello")
     body = {"messages": [{"role": "user", "content": "hello"}], "seed": 3, "max_tokens": 6}
     body |= {"logprobs": True, "top_logprobs": 5}
-    known = chat.ask("/v1/chat/completions", body).json["choices"][0]["logprobs"]["content"]
+    known = chat.ask("/v1/chat/completions", body).choice["logprobs"]["content"]
     page.press("Probabilities of the tokens")
     tokens = page.all(".token")
     assert len(tokens) == 6

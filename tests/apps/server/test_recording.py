@@ -84,8 +84,8 @@ def test_every_interface(engine: InferenceEngine, tmp_path: Path, stream: bool) 
 def test_a_receipt_that_was_asked_for_is_in_the_answer(engine: InferenceEngine, tmp_path: Path) -> None:
     plain = {"prompt": "Once", "max_tokens": 6, "seed": 5}
     with serving(engine, record=tmp_path) as client:
-        with_one = client.ask("/v1/completions", {**plain, "receipt": True}).json["choices"][0]
-        without = client.ask("/v1/completions", plain).json["choices"][0]
+        with_one = client.ask("/v1/completions", {**plain, "receipt": True}).choice
+        without = client.ask("/v1/completions", plain).choice
         kept = [Receipt.from_json(record.texts[0].receipt or "") for record in recorded(tmp_path, 2)]
     assert kept == [Receipt.from_json(with_one.pop("receipt"))] * 2
     assert with_one == without
@@ -126,7 +126,7 @@ def test_calls_of_tools_and_reasoning_are_part_of_the_text(tmp_path: Path) -> No
     body: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "tools": [TOOL]}
     body |= {"tool_choice": "required", "max_tokens": 300, "seed": 1, "parallel_tool_calls": False}
     with engine, serving(engine, record=tmp_path / "records") as client:
-        choice = client.ask("/v1/chat/completions", body).json["choices"][0]
+        choice = client.ask("/v1/chat/completions", body).choice
         (record,) = recorded(tmp_path / "records", 1)
         (text,) = record.texts
         assert text.receipt is not None

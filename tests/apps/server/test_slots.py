@@ -328,7 +328,7 @@ def test_chats_in_a_slot(client: Client) -> None:
     assert b"role" in response.readline()
     connection.close()
     until(lambda: not any(busy(client)))
-    assert client.ask(path, one).json["choices"][0]["message"] == alone[0]
+    assert client.ask(path, one).choice["message"] == alone[0]
     assert client.ask(path, {**body, "id_slot": 4}).error["param"] == "id_slot"
 
 
