@@ -102,9 +102,11 @@ class Client:
         connection = self.begin(path, body, **how)
         return connection, connection.getresponse()
 
-    def ask(self, path: str, body: Any = None, **how: Any) -> Answer:
-        """The whole answer to a request."""
-        return answer_of(self.begin(path, body, **how))
+    def ask(self, path: str, body: Any = None, *, status: int | None = None, **how: Any) -> Answer:
+        """The whole answer to a request, which must have ``status`` if that is given."""
+        found = answer_of(self.begin(path, body, **how))
+        assert status in (None, found.status), f"{found.status}: {found.text}"
+        return found
 
     def failed_stream(self, path: str, body: dict[str, Any], begun: bytes) -> str:
         """What comes of a stream behind a line that begins with ``begun``, when the text fails then."""

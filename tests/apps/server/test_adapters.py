@@ -39,8 +39,7 @@ def texts() -> dict[float, str]:
 
 
 def complete(client: Client, **fields: Any) -> str:
-    answer = client.ask("/v1/completions", {"prompt": PROMPT, **OPTIONS, **fields})
-    assert answer.status == 200, answer.text
+    answer = client.ask("/v1/completions", {"prompt": PROMPT, **OPTIONS, **fields}, status=200)
     text: str = answer.choice["text"]
     return text
 

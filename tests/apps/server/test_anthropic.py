@@ -71,8 +71,7 @@ def joined(events: list[Any]) -> dict[str, Any]:
 
 def alike(client: Client, body: dict[str, Any]) -> dict[str, Any]:
     """The answer to a body, which is the same whole and streamed."""
-    whole = client.ask(PATH, body)
-    assert whole.status == 200, whole.text
+    whole = client.ask(PATH, body, status=200)
     streamed = joined(client.ask(PATH, {**body, "stream": True}).named_events)
     found: dict[str, Any] = whole.json
     for message in (found, streamed):

@@ -335,8 +335,7 @@ def test_no_call_without_tools_or_where_none_is_wanted(caller: Client) -> None:
     ],
 )
 def test_tools_that_are_refused(caller: Client, body: dict[str, Any], message: str) -> None:
-    answer = caller.ask(PATH, {"messages": ASK, **body})
-    assert answer.status == 400, answer.text
+    answer = caller.ask(PATH, {"messages": ASK, **body}, status=400)
     assert answer.error["message"].startswith(message), answer.error
 
 

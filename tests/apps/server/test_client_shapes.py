@@ -87,8 +87,7 @@ def test_without_calls_the_schema_rules_all_of_the_text(client: Client) -> None:
 
 def test_other_grammars_beside_tools_are_refused(client: Client) -> None:
     body = {"messages": BOTH["messages"], "tools": [TOOL], "guided_regex": "[a-z]+"}
-    answer = client.ask(CHATS, body)
-    assert answer.status == 400
+    answer = client.ask(CHATS, body, status=400)
     assert answer.json["error"]["message"] == "tools: cannot be combined with regex"
 
 

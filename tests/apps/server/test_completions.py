@@ -289,8 +289,7 @@ def test_what_is_refused(
 
 def test_a_prompt_that_does_not_fit(client: Client) -> None:
     for stream in (False, True):
-        answer = client.ask(PATH, {"prompt": [[5], [5] * 512], "stream": stream})
-        assert answer.status == 400
+        answer = client.ask(PATH, {"prompt": [[5], [5] * 512], "stream": stream}, status=400)
         assert answer.error["type"] == "exceed_context_size_error"
         assert answer.error["code"] == "context_length_exceeded"
         assert (answer.error["n_prompt_tokens"], answer.error["n_ctx"]) == (512, 512)

@@ -21,7 +21,7 @@ from oxillama.apps.decisions.receipt import DecisionReceipt, sealed, verify_deci
 from oxillama.apps.server import media as module
 from oxillama.apps.server.models import Hosted
 from oxillama.apps.server.raw_bodies import MOST_FORM_PARTS
-from tests.apps.server.test_media import png, url
+from tests.apps.server.test_media import part_of_url, png, url
 from tests.support.decision_models import chat_file, decision_file
 from tests.support.media import WIDTH, projector_file
 from tests.support.server import Answer, Client, serving_models
@@ -219,7 +219,7 @@ def test_files_and_messages(client: Client, alone: InferenceEngine) -> None:
         assert yes(system_one(client, TEXT, **fields)) == expected
     both = system_one(client, {"a": 1}, images=[BASE64, url(png(2))])
     assert yes(both) == wanted(alone, [image(1), image(2), text('{"a": 1}')])
-    part = {"type": "image_url", "image_url": {"url": url(png(1))}}
+    part = part_of_url(png(1))
     messages = [{"role": "user", "content": [text(TEXT), part]}]
     state = [{"role": "user", "content": [text(TEXT), image(1)]}]
     assert yes(system_one(client, messages)) == wanted(alone, state)

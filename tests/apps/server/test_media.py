@@ -25,7 +25,7 @@ from oxillama.base.config import SchedulerConfig
 from oxillama.models.media.decode import Picture
 from oxillama.text.chat.prompt import chat_text
 from tests.support.media import PAIRS, SHARED, picture
-from tests.support.server import Client, serving
+from tests.support.server import Answer, Client, serving
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -45,6 +45,14 @@ def encoded(data: bytes) -> str:
 
 def url(data: bytes, form: str = "image/png") -> str:
     return f"data:{form};base64,{encoded(data)}"
+
+
+def image_url(address: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": address, **more}}
+
+
+def part_of_url(data: bytes) -> dict[str, Any]:
+    return image_url(url(data))
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +83,18 @@ def wanted(alone: InferenceEngine, *parts: Any) -> str:
 # --- what each interface calls a picture --------------------------------------------------------------
 
 
-def openai(client: Client, *parts: Any, **more: Any) -> Any:
-    return client.ask("/v1/chat/completions", {"messages": said(*parts), **OPTIONS, **more})
+def openai(client: Client, *parts: Any, status: int | None = None, **more: Any) -> Answer:
+    body = {"messages": said(*parts), **OPTIONS, **more}
+    return client.ask("/v1/chat/completions", body, status=status)
 
 
 def test_openai(client: Client, alone: InferenceEngine) -> None:
     data = png()
     answer = wanted(alone, text("once"), {"type": "image", "image": data}, text("upon"))
     assert answer != wanted(alone, text("once"), {"type": "image", "image": png(1)}, text("upon"))
-    part = {"type": "image_url", "image_url": {"url": url(data), "detail": "auto"}}
+    part = image_url(url(data), detail="auto")
     for given in (part, {**part, "image_url": url(data)}, {"type": "input_image", "image_url": url(data)}):
-        found = openai(client, text("once"), given, text("upon"))
-        assert found.status == 200, found.text
+        found = openai(client, text("once"), given, text("upon"), status=200)
         assert found.choice["message"]["content"] == answer
     prompt = found.json["usage"]["prompt_tokens"]
     counted = client.ask(
@@ -96,21 +104,19 @@ def test_openai(client: Client, alone: InferenceEngine) -> None:
 
 
 def test_a_stream(client: Client, alone: InferenceEngine) -> None:
-    part = {"type": "image_url", "image_url": {"url": url(png())}}
-    found = openai(client, part, stream=True)
+    found = openai(client, part_of_url(png()), stream=True)
     pieces = [event["choices"][0]["delta"].get("content") or "" for event in found.events[:-1]]
     assert "".join(pieces) == wanted(alone, {"type": "image", "image": png()})
 
 
 def test_several_samples(client: Client, alone: InferenceEngine) -> None:
-    found = openai(client, {"type": "image_url", "image_url": {"url": url(png())}}, n=2)
+    found = openai(client, part_of_url(png()), n=2)
     answers = {choice["message"]["content"] for choice in found.json["choices"]}
     assert answers == {wanted(alone, {"type": "image", "image": png()})}
 
 
 def test_a_receipt_names_the_picture(client: Client, alone: InferenceEngine) -> None:
-    found = openai(client, {"type": "image_url", "image_url": {"url": url(png())}}, receipt=True)
-    assert found.status == 200, found.text
+    found = openai(client, part_of_url(png()), receipt=True, status=200)
     receipt = found.choice["receipt"]
     assert alone.verify(receipt, media=[png()])
     assert alone.verify(receipt, media=[png(1)]).cause == "media"
@@ -121,16 +127,10 @@ def test_responses(client: Client, alone: InferenceEngine) -> None:
     content = [{"type": "input_image", "image_url": url(png()), "detail": "high"}]
     content += [{"type": "input_text", "text": "once"}]
     body = {"input": [{"role": "user", "content": content}], "temperature": 0, "max_output_tokens": 6}
-    found = client.ask("/v1/responses", body)
-    assert found.status == 200, found.text
+    found = client.ask("/v1/responses", body, status=200)
     assert found.json["output"][0]["content"][0]["text"] == answer
-    more = {
-        "previous_response_id": found.json["id"],
-        "input": "upon",
-        "temperature": 0,
-        "max_output_tokens": 6,
-    }
-    again = client.ask("/v1/responses", more)
+    more = {"previous_response_id": found.json["id"], "input": "upon"}
+    again = client.ask("/v1/responses", {**body, **more})
     messages: list[Any] = said({"type": "image", "image": png()}, text("once"))
     messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": "upon"}]
     assert again.json["output"][0]["content"][0]["text"] == alone.chat(messages, **OPTIONS)
@@ -143,8 +143,7 @@ def test_anthropic(client: Client, alone: InferenceEngine) -> None:
     source = {"type": "base64", "media_type": "image/png", "data": encoded(png())}
     content = [{"type": "image", "source": source}, text("once")]
     body = {"messages": [{"role": "user", "content": content}]}
-    found = client.ask("/v1/messages", {**body, **OPTIONS})
-    assert found.status == 200, found.text
+    found = client.ask("/v1/messages", {**body, **OPTIONS}, status=200)
     assert found.json["content"][0]["text"] == answer
     counted = client.ask("/v1/messages/count_tokens", body)
     usage = found.json["usage"]
@@ -167,8 +166,7 @@ def test_ollama(client: Client, alone: InferenceEngine) -> None:
     answer = wanted(alone, {"type": "image", "image": png()}, text("once"))
     options = {"temperature": 0, "num_predict": 6}
     message = {"role": "user", "content": "once", "images": [encoded(png())]}
-    found = client.ask("/api/chat", {"messages": [message], "options": options, "stream": False})
-    assert found.status == 200, found.text
+    found = client.ask("/api/chat", {"messages": [message], "options": options, "stream": False}, status=200)
     assert found.json["message"]["content"] == answer
     body = {"prompt": "once", "images": [encoded(png())], "options": options, "stream": False}
     found = client.ask("/api/generate", body)
@@ -183,8 +181,7 @@ def test_llama_server(client: Client, alone: InferenceEngine) -> None:
     given = "once <__media__> upon"
     answer = alone.generate(alone.model.feature("media").prompt(given, [png()]), **OPTIONS)
     prompt = {"prompt_string": given, "multimodal_data": [encoded(png())]}
-    found = client.ask("/completion", {"prompt": prompt, "temperature": 0, "n_predict": 6})
-    assert found.status == 200, found.text
+    found = client.ask("/completion", {"prompt": prompt, "temperature": 0, "n_predict": 6}, status=200)
     assert (found.json["content"], found.json["prompt"]) == (answer, given)
     both = client.ask("/completion", {"prompt": [prompt, "once"], "temperature": 0, "n_predict": 6})
     assert both.json[0]["content"] == answer
@@ -194,22 +191,15 @@ def test_llama_server(client: Client, alone: InferenceEngine) -> None:
 
 def test_slots(sighted: Path, tmp_path: Path) -> None:
     """A slot goes on behind a picture, and so does its file in another process, with the same text."""
+    one, two = "once <__media__> upon", "once <__media__> upon a <__media__>"
     prompts: list[dict[str, Any]] = [
-        {"prompt_string": "once <__media__> upon", "multimodal_data": [encoded(png())]},
-        {
-            "prompt_string": "once <__media__> upon a <__media__>",
-            "multimodal_data": [encoded(png(i)) for i in (0, 1)],
-        },
-        {
-            "prompt_string": "once <__media__> upon a <__media__>",
-            "multimodal_data": [encoded(png(i)) for i in (0, 2)],
-        },
+        {"prompt_string": given, "multimodal_data": [encoded(png(i)) for i in pictures]}
+        for given, pictures in ((one, [0]), (two, [0, 1]), (two, [0, 2]))
     ]
 
     def asked(client: Client, i: int, slot: int) -> tuple[str, int]:
         body = {"prompt": prompts[i], "temperature": 0, "n_predict": 6, "id_slot": slot}
-        answer = client.ask("/completion", body)
-        assert answer.status == 200, answer.text
+        answer = client.ask("/completion", body, status=200)
         return answer.json["content"], answer.json["timings"]["prompt_n"]
 
     def serve() -> Any:
@@ -239,7 +229,7 @@ def test_slots(sighted: Path, tmp_path: Path) -> None:
 def test_embeddings(client: Client, alone: InferenceEngine) -> None:
     """Of a text with pictures, in llama-server's form, beside texts."""
     image = {"prompt_string": "a <__media__> b", "multimodal_data": [encoded(png())]}
-    part = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{encoded(png())}"}}
+    part = part_of_url(png())
     parts = [{"type": "text", "text": "a "}, part, {"type": "text", "text": " b"}]
     answer = client.ask("/v1/embeddings", {"input": [image, "a b", {"content": parts}], "pooling": "mean"})
     assert answer.status == 200, answer.text
@@ -256,13 +246,12 @@ def test_embeddings(client: Client, alone: InferenceEngine) -> None:
 
 def test_embeddings_of_a_conversation(client: Client, alone: InferenceEngine) -> None:
     """In vLLM's form: one vector for all messages, of the prompt that the template makes of them."""
-    picture_part = {"type": "image_url", "image_url": {"url": url(png())}}
+    picture_part = part_of_url(png())
     for parts, kept in (
         ((picture_part, text("once")), ({"type": "image", "image": png()}, text("once"))),
         ((text("once"),), (text("once"),)),
     ):
-        answer = client.ask("/v1/embeddings", {"messages": said(*parts), "pooling": "mean"})
-        assert answer.status == 200, answer.text
+        answer = client.ask("/v1/embeddings", {"messages": said(*parts), "pooling": "mean"}, status=200)
         rows = [np.array(item["embedding"], np.float32) for item in answer.json["data"]]
         messages, held = alone.model.feature("media").take(said(*kept))
         rendered = chat_text(alone.tokenizer, messages, None, {"add_generation_prompt": False})
@@ -275,7 +264,7 @@ def test_embeddings_of_a_conversation(client: Client, alone: InferenceEngine) ->
 
 def test_conversations_that_have_no_embedding(client: Client) -> None:
     video = {"type": "video_url", "video_url": {"url": url(b"")}}
-    remote = {"type": "image_url", "image_url": {"url": "https://a/b.png"}}
+    remote = image_url("https://a/b.png")
     messages = said(text("once"))
     for body, message in (
         ({"messages": messages, "input": "a"}, "messages: expected none beside input"),
@@ -291,15 +280,13 @@ def test_conversations_that_have_no_embedding(client: Client) -> None:
         ({"messages": said(PICTURE), "model": "plain"}, "the model takes no pictures"),
         ({"messages": said(text("once " * 400))}, "messages: expected at most"),
     ):
-        found = client.ask("/v1/embeddings", body)
-        assert found.status == 400, found.text
+        found = client.ask("/v1/embeddings", body, status=400)
         assert message in found.error["message"], found.text
 
 
 def test_sounds_are_for_models_that_take_them(client: Client) -> None:
     part = {"type": "input_audio", "input_audio": {"data": encoded(b"RIFF"), "format": "wav"}}
-    found = openai(client, part)
-    assert found.status == 400
+    found = openai(client, part, status=400)
     assert (
         "messages[0].content[0]: the model takes no sounds: its projector file has no encoder" in found.text
     )
@@ -322,7 +309,7 @@ def test_models_say_what_they_take(client: Client, sighted: Path) -> None:
     assert Hosted("a", path=str(other), mmproj=sighted / "mmproj-tiny.gguf").takes == ("image",)
 
 
-PICTURE = {"type": "image_url", "image_url": {"url": url(b"x")}}
+PICTURE = part_of_url(b"x")
 
 
 @pytest.mark.parametrize(
@@ -330,10 +317,7 @@ PICTURE = {"type": "image_url", "image_url": {"url": url(b"x")}}
 )
 def test_nothing_is_fetched_or_opened(client: Client, address: str) -> None:
     fetches = "the server fetches nothing"
-    for part in (
-        {"type": "image_url", "image_url": {"url": address}},
-        {"type": "input_image", "image_url": address},
-    ):
+    for part in (image_url(address), {"type": "input_image", "image_url": address}):
         found = openai(client, part)
         assert (found.status, fetches in found.text) == (400, True), found.text
     source = {"type": "url", "url": address}
@@ -360,41 +344,28 @@ def test_files_of_a_folder(sighted: Path, tmp_path: Path, alone: InferenceEngine
     answer = wanted(alone, {"type": "image", "image": png()})
     with serving(engine, media_path=shown) as client:
         for name in ("a%20b/c.png", "//a%20b//c.png", "/a b/c.png"):
-            found = openai(client, {"type": "image_url", "image_url": {"url": f"file://{name}"}})
-            assert found.status == 200, found.text
+            found = openai(client, image_url(f"file://{name}"), status=200)
             assert found.choice["message"]["content"] == answer
         prompt = {"prompt_string": "<__media__>", "multimodal_data": ["file://a b/c.png"]}
         assert client.ask("/completion", {"prompt": prompt, "n_predict": 1}).status == 200
-        outside = (
-            "../hidden.png",
-            f"{tmp_path}/hidden.png",
-            "a b/%2e%2e/%2e%2e/hidden.png",
-            "link.png",
-            "a b",
-            "none.png",
-            "%00",
-            "",
-        )
-        for name in outside:
-            found = openai(client, {"type": "image_url", "image_url": {"url": f"file://{name}"}})
+        hidden = ("../hidden.png", f"{tmp_path}/hidden.png", "a b/%2e%2e/%2e%2e/hidden.png", "link.png")
+        for name in (*hidden, "a b", "none.png", "%00", ""):
+            found = openai(client, image_url(f"file://{name}"))
             assert found.status == 400 and "below the server's --media-path" in found.text, name
-        found = openai(client, {"type": "image_url", "image_url": {"url": "file://text.png"}})
+        found = openai(client, image_url("file://text.png"))
         assert found.status == 400 and "cannot be" in found.text
-        found = openai(client, {"type": "image_url", "image_url": {"url": "http://a/b.png"}})
+        found = openai(client, image_url("http://a/b.png"))
         assert found.status == 400 and "fetches nothing" in found.text
 
 
 BAD: list[tuple[Any, str]] = [
-    (
-        {"type": "image_url", "image_url": {"url": url(b"GIF89a")}},
-        "content[0].image_url.url: picture: cannot be",
-    ),
-    ({"type": "image_url", "image_url": {"url": "data:image/png;base64,!!"}}, "expected base64"),
-    ({"type": "image_url", "image_url": {"url": "data:image/png;base64,\u00e9"}}, "expected base64"),
-    ({"type": "image_url", "image_url": {"url": "data:image/png;base64,"}}, "picture: is empty"),
-    ({"type": "image_url", "image_url": {"url": 3}}, "image_url.url: expected a data URL, got 3"),
+    (part_of_url(b"GIF89a"), "content[0].image_url.url: picture: cannot be"),
+    (image_url("data:image/png;base64,!!"), "expected base64"),
+    (image_url("data:image/png;base64,\u00e9"), "expected base64"),
+    (image_url("data:image/png;base64,"), "picture: is empty"),
+    (image_url(3), "image_url.url: expected a data URL, got 3"),
     ({"type": "image_url"}, "content[0].image_url: expected a data URL, got None"),
-    ({"type": "image_url", "image_url": {"url": url(b""), "detail": "low"}}, "detail: expected one of auto"),
+    (image_url(url(b""), detail="low"), "detail: expected one of auto"),
     ({"type": "input_image", "file_id": "file-1"}, "file_id: expected one of type, image_url, detail"),
     ({"type": "video_url", "video_url": {"url": url(b"")}}, "expected a part of type text, got 'video_url'"),
 ]
@@ -402,8 +373,7 @@ BAD: list[tuple[Any, str]] = [
 
 @pytest.mark.parametrize(("part", "message"), BAD, ids=range(len(BAD)))
 def test_what_is_no_picture(client: Client, part: Any, message: str) -> None:
-    found = openai(client, part)
-    assert found.status == 400, found.text
+    found = openai(client, part, status=400)
     assert message in found.error["message"]
 
 
@@ -421,12 +391,11 @@ def test_media_stand_where_they_can(client: Client) -> None:
         ),
         ("/api/generate", {"images": [encoded(png())], "suffix": "a"}, "images: expected none beside suffix"),
     ):
-        found = client.ask(path, body)
-        assert found.status == 400, found.text
+        found = client.ask(path, body, status=400)
         assert message in found.text
-    many = openai(client, *[PICTURE | {"image_url": {"url": url(png())}}] * 65)
+    many = openai(client, *[part_of_url(png())] * 65)
     assert many.status == 400 and "expected at most 64 media" in many.text
-    most = openai(client, *[PICTURE | {"image_url": {"url": url(png())}}] * 64)
+    most = openai(client, *[part_of_url(png())] * 64)
     assert "context_length_exceeded" in most.text
 
 
@@ -498,9 +467,8 @@ def test_memory_is_limited(pools: Pools, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_without_processes_a_thread_decodes(sighted: Path) -> None:
     with serving(sighted / "tiny.gguf", "tiny", job_processes=0) as client:
-        found = openai(client, {"type": "image_url", "image_url": {"url": url(png())}})
-        assert found.status == 200, found.text
-        bad = openai(client, {"type": "image_url", "image_url": {"url": url(b"x" * 99)}})
+        openai(client, part_of_url(png()), status=200)
+        bad = openai(client, part_of_url(b"x" * 99))
         assert bad.status == 400 and "cannot be decoded" in bad.text
 
 
@@ -522,7 +490,7 @@ def test_encoders_run_in_threads_of_their_own(client: Client) -> None:
     encode = media.encode
     media.encode = lambda medium: names.append(threading.current_thread().name) or encode(medium)
     try:
-        assert openai(client, {"type": "image_url", "image_url": {"url": url(png(77))}}).status == 200
+        assert openai(client, part_of_url(png(77))).status == 200
     finally:
         del media.encode
     assert names == ["server encoding"]
@@ -541,7 +509,7 @@ def test_an_encoder_stops_when_its_client_leaves(client: Client, monkeypatch: py
 
     media = client.hosted.ready().model.feature("media")
     monkeypatch.setattr(media.encoder, "steps", endless)
-    picture = {"type": "image_url", "image_url": {"url": url(png(78))}}
+    picture = part_of_url(png(78))
     body = {"messages": said(picture), **OPTIONS}
     connection = client.begin("/v1/chat/completions", body)
     assert begun.wait(60)
@@ -568,13 +536,12 @@ def test_sounds_in_each_form() -> None:
             {"type": "input_audio", "input_audio": {"data": encoded(data), "format": "wav"}},
             {"type": "audio_url", "audio_url": {"url": url(data, "audio/wav")}},
         ):
-            found = openai(client, part, text("a"))
-            assert found.status == 200, found.text
+            found = openai(client, part, text("a"), status=200)
             assert found.choice["message"]["content"] == answer
         prompt = {"prompt_string": given, "multimodal_data": [encoded(data)]}
         found = client.ask("/completion", {"prompt": prompt, "temperature": 0, "n_predict": 6})
         assert found.json["content"] == plain
-        wrong = openai(client, {"type": "image_url", "image_url": {"url": url(png())}})
+        wrong = openai(client, part_of_url(png()))
         assert "the model takes no pictures: its projector file has no encoder" in wrong.text
         form = {"type": "input_audio", "input_audio": {"data": encoded(data), "format": "exe"}}
         assert "format: expected one of wav" in openai(client, form).text

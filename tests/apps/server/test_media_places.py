@@ -13,7 +13,7 @@ import pytest
 from oxillama import InferenceEngine
 from oxillama.apps.server import media as module
 from oxillama.models.media import vision
-from tests.apps.server.test_media import encoded, png, url
+from tests.apps.server.test_media import encoded, part_of_url, png, url
 from tests.support.media import PAIRS, SHARED
 from tests.support.server import Client, serving
 
@@ -43,10 +43,6 @@ def tool_result(*blocks: Any) -> list[dict[str, Any]]:
 def multimodal(*pictures: bytes) -> dict[str, Any]:
     text = "a" + "<__media__>" * len(pictures)
     return {"prompt_string": text, "multimodal_data": list(map(encoded, pictures))}
-
-
-def part_of_url(data: bytes) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": url(data)}}
 
 
 def input_part(data: bytes) -> dict[str, Any]:
@@ -173,8 +169,7 @@ def test_errors_name_the_field(client: Client, form: str) -> None:
     path, make, place = FORMS[form]
     where = place.format(1, 2)
     for name, (data, message) in BAD.items():
-        found = client.ask(path, make(png(), data))
-        assert found.status == 400, found.text
+        found = client.ask(path, make(png(), data), status=400)
         assert f"{where}: {message}" in found.text, (name, found.text)
         assert " at 0x" not in found.text
     assert client.ask(path, make(png(), png(1))).status == 200
@@ -184,8 +179,7 @@ def test_errors_name_the_field(client: Client, form: str) -> None:
 def test_errors_of_sizes_name_the_field(client: Client, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path, make, place = FORMS[form]
     monkeypatch.setattr(vision, "MOST_PATCHES", 3)
-    found = client.ask(path, make(png(4000 + list(FORMS).index(form))))
-    assert found.status == 400, found.text
+    found = client.ask(path, make(png(4000 + list(FORMS).index(form))), status=400)
     assert f"{place.format(0, 1)}: picture: expected 1 to 3 patches, got 16" in found.text
     if "error" in found.json and isinstance(found.json["error"], dict) and "param" in found.json["error"]:
         assert found.json["error"]["param"] == place.format(0, 1)
@@ -218,8 +212,7 @@ def test_num_ctx_is_checked_first(client: Client, form: str, monkeypatch: pytest
 @pytest.mark.parametrize("form", FORMS)
 def test_a_model_without_a_projector(client: Client, form: str) -> None:
     path, make, place = FORMS[form]
-    found = client.ask(path, {**make(png()), "model": "plain"})
-    assert found.status == 400, found.text
+    found = client.ask(path, {**make(png()), "model": "plain"}, status=400)
     where = re.search(
         r"([\w.\[\]]+): the model takes no pictures: it has no projector file \(mmproj\)", found.text
     )
@@ -230,9 +223,8 @@ def test_a_model_without_a_projector(client: Client, form: str) -> None:
 def test_pixels_of_a_request_are_limited(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small files may have many pixels."""
     monkeypatch.setattr(module, "MOST_DECODED", 2 * 40 * 30 * 3)
-    for form, (path, make, place) in FORMS.items():
-        found = client.ask(path, make(png(), png(1), png(2)))
-        assert found.status == 400, (form, found.text)
+    for path, make, place in FORMS.values():
+        found = client.ask(path, make(png(), png(1), png(2)), status=400)
         wanted = "expected at most 7200 bytes of pixels and samples in a request, got more"
         assert f"{place.format(2, 3)}: {wanted}" in found.text
 
@@ -277,8 +269,7 @@ def test_sounds_in_ollamas_images(hears: Client, name: str, form: str) -> None:
     options = {"stream": False, "options": {"num_predict": 2, "temperature": 0}}
     given = encoded(sound(form))
     for data in (given, f"data:audio/any;base64,{given}"):
-        found = hears.ask(path, {**make(data), **options})
-        assert found.status == 200, found.text
+        found = hears.ask(path, {**make(data), **options}, status=200)
     engine = hears.hosted.ready()
     if name == "chat":
         content = [{"type": "audio", "audio": sound(form)}, {"type": "text", "text": "a"}]
@@ -334,8 +325,7 @@ AUDIO: dict[str, tuple[str, Callable[[bytes], dict[str, Any]], str]] = {
 @pytest.mark.parametrize("name", AUDIO)
 def test_errors_of_sounds_name_the_field(hears: Client, name: str) -> None:
     path, make, place = AUDIO[name]
-    found = hears.ask(path, make(b"RIFF" + bytes(60)))
-    assert found.status == 400, found.text
+    found = hears.ask(path, make(b"RIFF" + bytes(60)), status=400)
     assert f"{place}: sound: cannot be decoded as WAV: " in found.text and " at 0x" not in found.text
     short = {"n_predict": 1} if path == "/completion" else {}
     assert hears.ask(path, {**make(sound()), **short}).status == 200

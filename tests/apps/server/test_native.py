@@ -84,8 +84,7 @@ def test_why_a_text_has_ended(client: Client, alone: InferenceEngine) -> None:
     ],
 )
 def test_what_is_refused(client: Client, body: dict[str, Any], message: str) -> None:
-    answer = client.ask(PATH, {"prompt": PROMPT, **body})
-    assert answer.status == 400
+    answer = client.ask(PATH, {"prompt": PROMPT, **body}, status=400)
     assert answer.error["message"].startswith(message), answer.error
 
 

@@ -31,8 +31,7 @@ ROOM: dict[str, Any] = {"type": "function", "function": FUNCTION}
 
 
 def ask(client: Client, path: str, **body: Any) -> Any:
-    answer = client.ask(path, {"stream": False, **body})
-    assert answer.status == 200, answer.text
+    answer = client.ask(path, {"stream": False, **body}, status=200)
     return answer.json
 
 
@@ -322,8 +321,7 @@ def test_vectors(client: Client, alone: InferenceEngine) -> None:
 
 
 def ask_plain(client: Client, path: str, body: Any) -> Any:
-    answer = client.ask(path, body)
-    assert answer.status == 200, answer.text
+    answer = client.ask(path, body, status=200)
     return answer.json
 
 

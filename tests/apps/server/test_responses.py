@@ -84,8 +84,7 @@ def joined(events: list[Any]) -> dict[str, Any]:
 
 def alike(client: Client, body: dict[str, Any]) -> dict[str, Any]:
     """The answer to a body, which is the same whole and streamed."""
-    whole = client.ask(PATH, body)
-    assert whole.status == 200, whole.text
+    whole = client.ask(PATH, body, status=200)
     streamed = joined(client.ask(PATH, {**body, "stream": True}).named_events)
     found: dict[str, Any] = whole.json
     prefixes = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
@@ -301,8 +300,7 @@ def test_items_that_are_refused(client: Client, item: Any, place: str, text: str
     earlier = client.ask(PATH, BASE).json["id"]
     for path in (PATH, COUNT):
         for more in ({}, {"previous_response_id": earlier}):
-            answer = client.ask(path, {"input": [*ASK, item], **more})
-            assert answer.status == 400
+            answer = client.ask(path, {"input": [*ASK, item], **more}, status=400)
             assert answer.error["message"].startswith(f"input[1]{place}: "), answer.error
             assert text in answer.error["message"] and answer.error["param"] == f"input[1]{place}"
 
@@ -725,8 +723,7 @@ def test_calls_and_results_of_namespaces_in_messages() -> None:
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_is_refused(caller: Client, body: dict[str, Any], param: str, stream: bool) -> None:
-    answer = caller.ask(PATH, {**BASE, "stream": stream, **body})
-    assert answer.status == 400, answer.text
+    answer = caller.ask(PATH, {**BASE, "stream": stream, **body}, status=400)
     assert answer.error["param"] == param and answer.error["message"].startswith(param), answer.error
 
 

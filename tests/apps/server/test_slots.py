@@ -45,8 +45,7 @@ def texts() -> dict[str, str]:
 
 
 def complete(client: Client, prompt: str = PROMPT, id_slot: int = 1, **fields: Any) -> Any:
-    answer = client.ask("/completion", {**BODY, "prompt": prompt, "id_slot": id_slot, **fields})
-    assert answer.status == 200, answer.text
+    answer = client.ask("/completion", {**BODY, "prompt": prompt, "id_slot": id_slot, **fields}, status=200)
     return answer.json
 
 

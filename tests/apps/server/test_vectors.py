@@ -75,8 +75,7 @@ def test_fewer_dimensions_are_scaled_again(client: Client) -> None:
     ],
 )
 def test_what_is_refused(client: Client, body: dict[str, object], message: str) -> None:
-    answer = client.ask(PATH, body)
-    assert answer.status == 400
+    answer = client.ask(PATH, body, status=400)
     assert answer.error["message"].startswith(message), answer.error
     long = client.ask(PATH, {"input": [5] * 600})
     assert (long.error["type"], long.error["param"]) == ("exceed_context_size_error", "input")
