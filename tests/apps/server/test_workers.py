@@ -241,16 +241,12 @@ def test_an_error_is_everybodys_and_an_interruption_its_own() -> None:
         assert sorted(results, key=str) == sorted(expected, key=str)  # threads may overtake each other
 
 
-def run_alone(module: str, *arguments: str) -> None:
-    """Runs a module of the tests in a process of its own, in which no other test has left anything."""
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.parametrize("what", ["value", "error"])
 def test_an_interrupt_anywhere_leaves_nothing_to_wait_for(what: str) -> None:
-    run_alone("tests.support.interrupts", what)
+    """In a process of its own, in which no other test has left anything."""
+    command = [sys.executable, "-m", "tests.support.interrupts", what]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 # --- JSON ---------------------------------------------------------------------------------------------
@@ -331,7 +327,7 @@ def test_a_text_that_cannot_fit_is_not_tokenized(
 
         monkeypatch.setattr(type(engine.tokenizer), "encode", short)
         for path, body in bodies.items():
-            found = client.ask(path, body, status=400)
+            client.ask(path, body, status=400)
         found = client.ask("/v1/completions", bodies["/v1/completions"])
         assert found.error["code"] == "context_length_exceeded"
         assert 512 < found.error["n_prompt_tokens"] < len(engine.tokenizer.vocab.tokens) * 1000
