@@ -55,6 +55,11 @@ def part_of_url(data: bytes) -> dict[str, Any]:
     return image_url(url(data))
 
 
+def block(data: bytes) -> dict[str, Any]:
+    source = {"type": "base64", "media_type": "image/png", "data": encoded(data)}
+    return {"type": "image", "source": source}
+
+
 @pytest.fixture(scope="module")
 def client(seeing: Client) -> Client:
     return seeing
@@ -140,9 +145,7 @@ def test_responses(client: Client, alone: InferenceEngine) -> None:
 
 def test_anthropic(client: Client, alone: InferenceEngine) -> None:
     answer = wanted(alone, {"type": "image", "image": png()}, text("once"))
-    source = {"type": "base64", "media_type": "image/png", "data": encoded(png())}
-    content = [{"type": "image", "source": source}, text("once")]
-    body = {"messages": [{"role": "user", "content": content}]}
+    body = {"messages": said(block(png()), text("once"))}
     found = client.ask("/v1/messages", {**body, **OPTIONS}, status=200)
     assert found.json["content"][0]["text"] == answer
     counted = client.ask("/v1/messages/count_tokens", body)
@@ -151,8 +154,7 @@ def test_anthropic(client: Client, alone: InferenceEngine) -> None:
 
 
 def test_pictures_in_results_of_tools(client: Client) -> None:
-    source = {"type": "base64", "media_type": "image/png", "data": encoded(png())}
-    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "image", "source": source}]}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [block(png())]}
     use = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
     body = {"messages": [{"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]}
     n = [

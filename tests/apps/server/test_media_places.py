@@ -13,7 +13,7 @@ import pytest
 from oxillama import InferenceEngine
 from oxillama.apps.server import media as module
 from oxillama.models.media import vision
-from tests.apps.server.test_media import encoded, part_of_url, png, url
+from tests.apps.server.test_media import block, encoded, part_of_url, png, url
 from tests.support.media import PAIRS, SHARED
 from tests.support.server import Client, serving
 
@@ -27,11 +27,6 @@ def client(seeing: Client) -> Client:
 
 def user(*content: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [{"type": "text", "text": "a"}, *content]}]
-
-
-def block(data: bytes) -> dict[str, Any]:
-    source = {"type": "base64", "media_type": "image/png", "data": encoded(data)}
-    return {"type": "image", "source": source}
 
 
 def tool_result(*blocks: Any) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from oxillama.apps.server.ollama.asking import conversation, idle_seconds
 from oxillama.apps.server.ollama.bodies import Message
 from tests.support.fitted import chat_tokens
 from tests.support.server import Client, answer_of, serving, serving_models
-from tests.support.tiny_file import CHATML, THINKING, write_tiny_model
+from tests.support.tiny_file import CHATML, FIM, THINKING, write_tiny_model
 from tests.support.tool_models import ROOM as FUNCTION
 from tests.support.waiting import stopped, until
 
@@ -245,8 +245,7 @@ def test_a_context_goes_on(client: Client, alone: InferenceEngine) -> None:
 
 
 def test_a_suffix(tmp_path: Path) -> None:
-    ids = {f"tokenizer.ggml.fim_{name}_token_id": i for i, name in enumerate(("pre", "suf", "mid"), 1)}
-    with serving(write_tiny_model(tmp_path / "coder.gguf", metadata=ids), "coder") as client:
+    with serving(write_tiny_model(tmp_path / "coder.gguf", metadata=FIM), "coder") as client:
         found = ask(client, "/api/generate", prompt="hello wor", suffix=" there", options=SEEDED)
         other = {"prompt": "hello wor", "suffix": " there", "seed": 4, "max_tokens": 8}
         assert found["response"] == client.ask("/v1/completions", other).choice["text"]

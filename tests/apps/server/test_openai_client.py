@@ -19,6 +19,11 @@ MODEL, SERVER = {"ends": False}, {"api_keys": ("secret",)}
 MESSAGES = [{"role": "user", "content": "hello world"}]
 
 
+class Friend(BaseModel):
+    name: Literal["Mia", "Tom"]
+    brave: bool
+
+
 @pytest.fixture
 def client(server: Client) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.server.url}/v1", api_key="secret", max_retries=0) as found:
@@ -51,10 +56,6 @@ def test_a_streamed_chat(client: openai.OpenAI, server: Client) -> None:
 
 
 def test_a_schema_by_a_class(client: openai.OpenAI) -> None:
-    class Friend(BaseModel):
-        name: Literal["Mia", "Tom"]
-        brave: bool
-
     done = client.chat.completions.parse(
         model="tiny",
         messages=MESSAGES,
@@ -125,10 +126,6 @@ def test_responses(client: openai.OpenAI, server: Client) -> None:
 
 
 def test_responses_by_a_class(client: openai.OpenAI) -> None:
-    class Friend(BaseModel):
-        name: Literal["Mia", "Tom"]
-        brave: bool
-
     done = client.responses.parse(
         model="tiny", input="hello world", text_format=Friend, extra_body={"seed": 1}
     )

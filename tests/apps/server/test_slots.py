@@ -12,9 +12,7 @@ from typing import Any
 import pytest
 
 from oxillama import ConfigError, demo
-from oxillama.apps.server.errors import ApiError
 from oxillama.apps.server.models import Hosted
-from oxillama.apps.server.slots import file_in
 from oxillama.base.config import SchedulerConfig
 from oxillama.base.config.server import ServerConfig
 from oxillama.compat.engine import InferenceEngine
@@ -118,45 +116,33 @@ def test_a_slot_goes_on_in_another_process(client: Client, texts: dict[str, str]
         assert answer.refusal("param") == (400, "filename")
 
 
-@pytest.mark.parametrize(
-    "name", ["../x", "/etc/passwd", "a/b", "..", ".hidden", "", "a\0b", "a" * 201, "ä", "a\n"]
-)
-def test_files_are_in_the_folder(client: Client, name: str) -> None:
+def test_files_are_in_the_folder(client: Client, tmp_path: Path) -> None:
     complete(client)
-    for action in ("save", "restore"):
-        answer = client.ask(f"/slots/1?action={action}", {"filename": name})
-        assert answer.refusal("param") == (400, "filename")
-        assert "letters, digits" in answer.error["message"]
+    outside = ["../x", "/etc/passwd", "a/b", "a\\b", "..", ".hidden", "-a", "", "a" * 201]
+    for name in (*outside, "a\0b", "ä", "é", "a\n", "a b", "a:b"):
+        for action in ("save", "restore"):
+            answer = client.ask(f"/slots/1?action={action}", {"filename": name})
+            assert answer.refusal("param") == (400, "filename"), name
+            assert "letters, digits" in answer.error["message"]
+    client.ask("/slots/1?action=save", {"filename": "a" * 200}, status=200)
+    assert (tmp_path / ("a" * 200)).exists()
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "message"),
+    ("path", "body", "message"),
     [
-        (
-            "/slots/1?action=load",
-            {"filename": "x"},
-            400,
-            "action: expected one of save, restore, erase, got",
-        ),
-        ("/slots/1", {"filename": "x"}, 400, "action: expected one of"),
-        ("/slots/4?action=erase", {}, 400, "id_slot: expected -1, or a number below 4, got 4"),
-        ("/slots/-1?action=erase", {}, 400, "id_slot: expected a number, got -1"),
-        ("/slots/1?action=save", {"filename": "x"}, 400, "id_slot: expected a slot with tokens, 1 has none"),
-        (
-            "/slots/1?action=restore",
-            {"filename": "none"},
-            400,
-            "filename: expected a saved slot of this model",
-        ),
-        ("/slots/1?action=save", {}, 400, "filename: expected a value, got none"),
-        ("/slots/1?action=save", {"filename": "x", "path": "y"}, 400, "path: is no option"),
+        ("/slots/1?action=load", {"filename": "x"}, "action: expected one of save, restore, erase, got"),
+        ("/slots/1", {"filename": "x"}, "action: expected one of"),
+        ("/slots/4?action=erase", {}, "id_slot: expected -1, or a number below 4, got 4"),
+        ("/slots/-1?action=erase", {}, "id_slot: expected a number, got -1"),
+        ("/slots/1?action=save", {"filename": "x"}, "id_slot: expected a slot with tokens, 1 has none"),
+        ("/slots/1?action=restore", {"filename": "none"}, "filename: expected a saved slot of this model"),
+        ("/slots/1?action=save", {}, "filename: expected a value, got none"),
+        ("/slots/1?action=save", {"filename": "x", "path": "y"}, "path: is no option"),
     ],
 )
-def test_what_is_refused(
-    client: Client, path: str, body: Any, status: int, message: str, tmp_path: Path
-) -> None:
-    answer = client.ask(path, body)
-    assert answer.status == status
+def test_what_is_refused(client: Client, path: str, body: Any, message: str, tmp_path: Path) -> None:
+    answer = client.ask(path, body, status=400)
     assert answer.error["message"].startswith(message)
     assert str(tmp_path) not in answer.text
 
@@ -300,13 +286,6 @@ def test_slots_go_with_their_model() -> None:
         assert client.ask("/completion", {"prompt": "a", "n_predict": 1, "model": "b"}).status == 200
         assert client.ask("/slots?model=b").json[1]["n_tokens"] == 0
         assert complete(client)["timings"]["cache_n"] == 0
-
-
-@pytest.mark.parametrize("name", ["", "a" * 201, ".a", "-a", "a/b", "..", "a\\b", "é", "a\n", "a b", "a:b"])
-def test_names_that_files_of_slots_cannot_have(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ApiError, match="filename: expected letters, digits"):
-        file_in(tmp_path, name)
-    assert file_in(tmp_path, "a" * 200) == tmp_path / ("a" * 200)
 
 
 def test_chats_in_a_slot(client: Client) -> None:
