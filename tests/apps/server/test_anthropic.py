@@ -32,6 +32,7 @@ ROOM: dict[str, Any] = {
     "input_schema": FUNCTION["parameters"],
     **CACHED,
 }
+FORMAT = {"type": "json_schema", "schema": {}}
 CALL = {"messages": ASK, "tools": [ROOM], "tool_choice": {"type": "any"}, "seed": 1, "max_tokens": 300}
 
 
@@ -294,7 +295,7 @@ def test_an_answer_that_was_begun(client: Client, alone: InferenceEngine) -> Non
     assert message["content"] == [{"type": "text", "text": expected}]
     for more, name in (
         ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking"),
-        ({"output_config": {"format": {"type": "json_schema", "schema": {}}}}, "output_config.format"),
+        ({"output_config": {"format": FORMAT}}, "output_config.format"),
         ({"tools": [ROOM]}, "tools"),
     ):
         fault = error_of(client.ask(PATH, {**BASE, "messages": begun, **more}), 400)
@@ -433,20 +434,8 @@ def test_what_comes_of_a_call_goes_back_to_the_model(caller: Client) -> None:
 
 
 def test_tools_in_openais_form() -> None:
-    assert (
-        functions([{"type": "bash_20250124", "name": "bash"}, ROOM, {**ROOM, "type": "custom"}])
-        == [
-            {
-                "type": "function",
-                "function": {
-                    "name": "room",
-                    "description": "Opens a room.",
-                    "parameters": ROOM["input_schema"],
-                },
-            }
-        ]
-        * 2
-    )
+    tools = [{"type": "bash_20250124", "name": "bash"}, ROOM, {**ROOM, "type": "custom"}]
+    assert functions(tools) == [{"type": "function", "function": FUNCTION}] * 2
     for tool, place in (
         ({"input_schema": {}}, "tools[0].name"),
         ({"name": "a"}, "tools[0].input_schema"),
@@ -476,13 +465,7 @@ def test_tools_in_openais_form() -> None:
         ({"tools": [ROOM], "tool_choice": {"type": "tool", "name": "door"}}, "tool_choice"),
         ({"tools": [ROOM, ROOM], "tool_choice": {"type": "any"}}, "tools[1]"),
         ({"output_config": {"format": {"type": "text"}}}, "output_config.format.type"),
-        (
-            {
-                "output_config": {"format": {"type": "json_schema", "schema": {}}},
-                "output_format": {"type": "json_schema", "schema": {}},
-            },
-            "output_format",
-        ),
+        ({"output_config": {"format": FORMAT}, "output_format": FORMAT}, "output_format"),
         ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
         ({"container": "x"}, "container"),

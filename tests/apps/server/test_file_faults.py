@@ -11,7 +11,6 @@ import pytest
 from oxillama import OxiLlamaError, demo
 from oxillama.apps.server.callers import Keys
 from oxillama.base.config.server import ServerConfig
-from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError
 from tests.support.faults import every_fault
 from tests.support.server import Answer, Client, serving
@@ -23,9 +22,8 @@ HEAD = {"Authorization": "Bearer alice"}
 @pytest.fixture
 def client(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Client]:
     caplog.set_level(logging.CRITICAL)  # a traceback for each answer of 500
-    engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
     (tmp_path / "slots").mkdir()
-    with serving(engine, slot_save_path=tmp_path / "slots", api_keys=("alice", "bob")) as client:
+    with serving(demo.DRAFT, slot_save_path=tmp_path / "slots", api_keys=("alice", "bob")) as client:
         yield client
 
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from oxillama import ConfigError, InferenceEngine
+from oxillama import ConfigError
 from oxillama.apps.server.openai.served_tools import ServedTools
 from oxillama.apps.server.processes import JobTooLate, Processes, process_ended
 from oxillama.apps.server.tool_servers import ToolServers
 from oxillama.base.config.server import ServerConfig
 from oxillama.text.toolcalls import run
 from tests.support.paths import ROOT
-from tests.support.server import Client, serving
+from tests.support.server import Client, bearer, serving
 from tests.support.tool_models import NO_THOUGHTS, tool_model
 from tests.support.waiting import until
 
@@ -43,11 +43,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tool_model(tmp_path_factory.mktemp("model") / "m.gguf", NO_THOUGHTS)
 
 
-@pytest.fixture
-def engine(model: Path) -> InferenceEngine:
-    return InferenceEngine.from_gguf(model, num_threads=1)
-
-
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama-cpu[mcp]'")
@@ -67,8 +62,8 @@ def client(model: Path, config: Path) -> Iterator[Client]:
         yield found
 
 
-def test_a_server_without_tools(engine: InferenceEngine) -> None:
-    with serving(engine) as client:
+def test_a_server_without_tools(model: Path) -> None:
+    with serving(model) as client:
         assert client.ask("/mcp/tools").json == {"tools": [], "servers": []}
         refused = client.ask("/mcp/call", {"name": "a", "arguments": {}})
         assert refused.refusal("code") == (404, "no_tool_servers")
@@ -84,11 +79,8 @@ def test_the_tools_are_listed_and_called(client: Client) -> None:
     failures = {server["name"]: server["failure"] for server in found["servers"]}
     assert failures["raw"] is None and failures["none"].startswith("expected a program")
     body = {"name": "raw__echo", "arguments": {"a": "<b>"}, "digest": tools["raw__echo"]["digest"]}
-    assert client.ask("/mcp/call", body).json == {
-        "name": "raw__echo",
-        "content": '{"a": "<b>"}',
-        "is_error": False,
-    }
+    called = {"name": "raw__echo", "content": '{"a": "<b>"}', "is_error": False}
+    assert client.ask("/mcp/call", body).json == called
     died = client.ask("/mcp/call", {"name": "raw__die", "arguments": {}}).json
     assert died["is_error"] and died["content"] == "Error: raw: it has ended with status 3"
     assert client.ask("/mcp/call", body).status == 200
@@ -132,24 +124,23 @@ def test_foreign_pages_are_refused_whatever_else_they_may_do(
     assert client.ask("/mcp/call", body, headers=plain).status in (403, 415)
 
 
-def test_keys(engine: InferenceEngine, config: Path) -> None:
-    with serving(engine, mcp=config, api_keys=("alice", "bob")) as client:
+def test_keys(model: Path, config: Path) -> None:
+    with serving(model, mcp=config, api_keys=("alice", "bob")) as client:
         assert client.ask("/mcp/tools").status == 401
         body = {"name": "raw__echo", "arguments": {}}
         assert client.ask("/mcp/call", body).status == 401
-        head = {"Authorization": "Bearer alice"}
+        head = bearer("alice")
         assert client.ask("/mcp/tools", headers=head).status == 200
         assert client.ask("/mcp/call", body, headers=head).status == 200
 
 
-def chat(client: Client, **more: Any) -> Any:
+def chat(client: Client, status: int | None = None, **more: Any) -> Any:
     body = {"messages": MESSAGES, "max_tokens": 100, "seed": 1, **more}
-    return client.ask("/v1/chat/completions", body)
+    return client.ask("/v1/chat/completions", body, status=status)
 
 
 def test_a_chat_with_tools_that_the_server_runs(client: Client) -> None:
-    answer = chat(client, tools=[MCP], tool_choice="raw__echo")
-    assert answer.status == 200, answer.text
+    answer = chat(client, status=200, tools=[MCP], tool_choice="raw__echo")
     (choice,) = answer.json["choices"]
     assert choice["message"]["mcp_calls"][0] == {
         "type": "mcp_call",
@@ -161,10 +152,8 @@ def test_a_chat_with_tools_that_the_server_runs(client: Client) -> None:
     }
     assert "tool_calls" not in choice["message"] and choice["finish_reason"] != "tool_calls"
     assert answer.json["usage"]["total_tokens"] > 100
-    streamed = chat(
-        client, tools=[MCP], tool_choice="raw__echo", stream=True, stream_options={"include_usage": True}
-    )
-    events = streamed.events
+    wanted = {"stream": True, "stream_options": {"include_usage": True}}
+    events = chat(client, tools=[MCP], tool_choice="raw__echo", **wanted).events
     assert events[-1] == "[DONE]" and events[-2]["usage"] == answer.json["usage"]
     deltas = [event["choices"][0]["delta"] for event in events[:-2]]
     assert "".join(delta.get("content") or "" for delta in deltas) == (choice["message"]["content"] or "")
@@ -175,8 +164,7 @@ def test_a_chat_with_tools_that_the_server_runs(client: Client) -> None:
 
 def test_the_last_of_eight_answers_makes_no_calls(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_fields", lambda fields, run: fields)  # each answer has to make a call
-    answer = chat(client, tools=[MCP], tool_choice="raw__echo")
-    assert answer.status == 200, answer.text
+    answer = chat(client, status=200, tools=[MCP], tool_choice="raw__echo")
     (choice,) = answer.json["choices"]
     assert len(choice["message"]["mcp_calls"]) == 7
     assert choice["finish_reason"] != "tool_calls"

@@ -31,8 +31,7 @@ ROOM: dict[str, Any] = {"type": "function", "function": FUNCTION}
 
 
 def ask(client: Client, path: str, **body: Any) -> Any:
-    answer = client.ask(path, {"stream": False, **body}, status=200)
-    return answer.json
+    return client.ask(path, {"stream": False, **body}, status=200).json
 
 
 def refusal(client: Client, path: str, **body: Any) -> tuple[int, str]:
@@ -306,26 +305,21 @@ def test_what_is_refused(client: Client, path: str, body: dict[str, Any], status
 
 def test_vectors(client: Client, alone: InferenceEngine) -> None:
     texts = ["hello", "world"]
-    found = ask_plain(client, "/api/embed", {"model": "tiny", "input": texts, "truncate": True})
+    found = client.ask("/api/embed", {"model": "tiny", "input": texts, "truncate": True}, status=200).json
     expected = alone.embed_batch(texts, normalize=True)
     assert np.array_equal(np.array(found["embeddings"], np.float32), expected)
     assert found["prompt_eval_count"] == sum(len(alone.tokenizer.encode(text)) for text in texts)
     assert found["total_duration"] >= found["load_duration"] >= 0
-    (short,) = ask_plain(client, "/api/embed", {"input": "hello", "dimensions": 8})["embeddings"]
+    (short,) = client.ask("/api/embed", {"input": "hello", "dimensions": 8}, status=200).json["embeddings"]
     assert len(short) == 8 and abs(float(np.linalg.norm(short)) - 1) < 1e-6
-    assert ask_plain(client, "/api/embed", {"input": []})["embeddings"] == []
-    one = ask_plain(client, "/api/embeddings", {"prompt": "hello"})["embedding"]
+    assert client.ask("/api/embed", {"input": []}, status=200).json["embeddings"] == []
+    one = client.ask("/api/embeddings", {"prompt": "hello"}, status=200).json["embedding"]
     assert np.array_equal(np.array(one, np.float32), alone.embed("hello"))
-    assert ask_plain(client, "/api/embeddings", {})["embedding"] == []
-
-
-def ask_plain(client: Client, path: str, body: Any) -> Any:
-    answer = client.ask(path, body, status=200)
-    return answer.json
+    assert client.ask("/api/embeddings", {}, status=200).json["embedding"] == []
 
 
 def ask_show(client: Client, name: str, **more: Any) -> Any:
-    return ask_plain(client, "/api/show", {"model": name, **more})
+    return client.ask("/api/show", {"model": name, **more}, status=200).json
 
 
 # --- the models ---------------------------------------------------------------------------------------
@@ -350,7 +344,7 @@ def test_what_is_known_of_models(client: Client, model: Path) -> None:
     verbose = ask_show(client, "tiny", verbose=True)["model_info"]["tokenizer.ggml.tokens"]
     assert len(verbose) == client.hosted.ready().tokenizer.n_vocab
     assert client.ask("/api/version").json["version"].count(".") == 2
-    assert ask_plain(client, "/api/pull", {"model": "tiny", "stream": False}) == {"status": "success"}
+    assert ask(client, "/api/pull", model="tiny") == {"status": "success"}
     assert client.ask("/api/pull", {"model": "tiny"}).lines == [{"status": "success"}]
     assert client.ask("/", method="HEAD").status == 200
     answer = client.ask("/api/delete", {"model": "tiny"}, method="DELETE")

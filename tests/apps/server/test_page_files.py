@@ -7,32 +7,22 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import oxillama.apps.server.page.files as page_files
-from oxillama import InferenceEngine, demo
+from oxillama import demo
 from oxillama.apps.server.page.files import FOLDER, INDEX, NOTICES, PLACEHOLDER, TYPES, the_page
 from oxillama.base.config.server import ServerConfig
 from tests.support.server import Client, serving
 
+MODEL = demo.DRAFT
 FILES = sorted(path for path in FOLDER.rglob("*") if path.is_file() and path.suffix != NOTICES)
 VENDOR = FOLDER / "vendor"
 OWN = [path for path in FILES if path.parent != VENDOR]
 NAMES = [path.relative_to(FOLDER).as_posix() for path in FILES]
 ASSETS = [path for path in the_page() if path != "/"]
-
-
-def draft() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with serving(draft()) as found:
-        yield found
 
 
 def references(path: Path) -> list[str]:
@@ -160,7 +150,7 @@ def test_files_name_files_that_there_are_and_none_is_left_over() -> None:
 
 
 def test_a_key_is_not_needed_for_the_files_alone() -> None:
-    with serving(draft(), api_keys=("secret",)) as client:
+    with serving(demo.DRAFT, api_keys=("secret",)) as client:
         for path in the_page():
             assert client.ask(path).status == 200
         for path in ("/v1/models", "/props", "/page/x/y", "/page", "//", "/index.html"):
@@ -168,11 +158,11 @@ def test_a_key_is_not_needed_for_the_files_alone() -> None:
 
 
 def test_the_page_can_be_left_out() -> None:
-    with serving(draft(), page=False) as client:
+    with serving(demo.DRAFT, page=False) as client:
         for path in the_page():
             assert client.ask(path).status == 404
         assert client.ask("/v1/models").status == 200
-    with serving(draft(), page=False, api_keys=("secret",)) as client:
+    with serving(demo.DRAFT, page=False, api_keys=("secret",)) as client:
         assert client.ask("/").status == 401
     assert ServerConfig().page
 

@@ -18,9 +18,9 @@ from oxillama.base.config.server import ServerConfig
 from oxillama.sessions.records.folder import RecordFolder
 from oxillama.sessions.records.record import Record, read_record, records_in
 from oxillama.sessions.records.redaction import digest
-from tests.support.server import Client, serving
+from tests.support.server import serving
 from tests.support.tiny_file import write_tiny_model
-from tests.support.tool_models import NO_THOUGHTS, tool_model
+from tests.support.tool_models import NO_THOUGHTS, ROOM, tool_model
 from tests.support.waiting import until
 
 CHAT = {"messages": [{"role": "user", "content": "Once"}]}
@@ -48,11 +48,6 @@ def recorded(folder: Path, n: int) -> list[Record]:
     return [read_record(path) for path in records_in(folder)]
 
 
-def ask(client: Client, path: str, body: dict[str, Any], **how: Any) -> str:
-    answer = client.ask(path, body, **how, status=200)
-    return answer.text
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_interface(engine: InferenceEngine, tmp_path: Path, stream: bool) -> None:
     with serving(engine, record=tmp_path) as client:
@@ -61,7 +56,9 @@ def test_every_interface(engine: InferenceEngine, tmp_path: Path, stream: bool) 
         for body in bodies[3:5]:
             del body["seed"]
         bodies[5] = {**ASKED[5][1], "stream": stream}
-        answers = [ask(client, path, body, headers=headers) for (path, _), body in zip(ASKED, bodies)]
+        answers = [
+            client.ask(path, body, headers=headers, status=200).text for (path, _), body in zip(ASKED, bodies)
+        ]
         records = recorded(tmp_path, len(ASKED))
         for (path, _), body, answer, record in zip(ASKED, bodies, answers, records):
             assert (record.head.path, record.head.status, record.head.model) == (path, 200, "story")
@@ -108,7 +105,7 @@ def test_texts_that_can_have_no_receipt_are_recorded_without(engine: InferenceEn
 def test_hashes_hold_no_word(engine: InferenceEngine, tmp_path: Path) -> None:
     body = {"prompt": "Zebra", "max_tokens": 6, "stop": ["walrus"], "seed": 1, "receipt": True}
     with serving(engine, record=tmp_path, record_texts="hashes") as client:
-        answer = ask(client, "/v1/completions", body)
+        answer = client.ask("/v1/completions", body, status=200).text
         (record,) = recorded(tmp_path, 1)
     made = json.loads(answer)["choices"][0]
     (path,) = records_in(tmp_path)
@@ -122,7 +119,8 @@ def test_hashes_hold_no_word(engine: InferenceEngine, tmp_path: Path) -> None:
 
 def test_calls_of_tools_and_reasoning_are_part_of_the_text(tmp_path: Path) -> None:
     engine = InferenceEngine(tool_model(tmp_path / "tools.gguf", NO_THOUGHTS))
-    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "tools": [TOOL]}
+    tools = [{"type": "function", "function": ROOM}]
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "tools": tools}
     body |= {"tool_choice": "required", "max_tokens": 300, "seed": 1, "parallel_tool_calls": False}
     with engine, serving(engine, record=tmp_path / "records") as client:
         choice = client.ask("/v1/chat/completions", body).choice
@@ -134,15 +132,6 @@ def test_calls_of_tools_and_reasoning_are_part_of_the_text(tmp_path: Path) -> No
     assert found.verified, found.message
     assert digest(found.text) == text.hash
     assert choice["message"]["tool_calls"][0]["function"]["name"] in found.text
-
-
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "look",
-        "parameters": {"type": "object", "properties": {"far": {"type": "boolean"}}, "required": ["far"]},
-    },
-}
 
 
 @pytest.fixture
@@ -216,7 +205,8 @@ def test_the_bytes_of_a_record_are_those_that_its_texts_hold(
     monkeypatch.setattr(RecordFolder, "add", lambda self, make, n: (counted.append(n), add(self, make, n)))
     with serving(engine, record=tmp_path) as client:
         for n in (1, 8):
-            ask(client, "/v1/completions", {"prompt": "a b " * 200, "n": n, "max_tokens": 1, "stream": n > 1})
+            body = {"prompt": "a b " * 200, "n": n, "max_tokens": 1, "stream": n > 1}
+            client.ask("/v1/completions", body, status=200)
         recorded(tmp_path, 2)
     n_tokens = len(engine.tokenizer.encode("a b " * 200))
     assert counted[1] - counted[0] > 7 * n_tokens * sys.getsizeof(1000)

@@ -150,9 +150,8 @@ def test_relayed_chunks_are_like_others(tmp_path: Path, path: str) -> None:
     """The texts of several choices are not relayed."""
     ask: dict[str, Any] = {"max_tokens": 20, "temperature": 0, "stream": True, "ignore_eos": True}
     ask["stream_options"] = {"include_usage": True}
-    ask |= (
-        {"prompt": "hello"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
-    )
+    messages = [{"role": "user", "content": "a"}]
+    ask |= {"prompt": "hello"} if path == "/v1/completions" else {"messages": messages}
     with serving(write_tiny_model(tmp_path / "model.gguf", chat_template=CHATML)) as client:
         relayed = client.ask(path, ask).events
         others = client.ask(path, {**ask, "n": 2}).events
