@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,20 +178,10 @@ def test_a_body_is_read_as_a_thread_reads_it(processes: Processes) -> None:
                 answers = []
                 for run in (processes.run, lambda job, *how: job(*how)):
                     try:
-                        answers.append(run(checked, CheckedAs(kind), data + b" " * LARGE))
+                        answers.append(run(checked, partial(checked_body, kind), data + b" " * LARGE))
                     except ApiError as error:
                         answers.append(error.body())
                 assert answers[0] == answers[1]
-
-
-class CheckedAs:
-    """`checked_body` of a class."""
-
-    def __init__(self, kind: Any) -> None:
-        self.kind = kind
-
-    def __call__(self, value: Any) -> Any:
-        return checked_body(self.kind, value)
 
 
 def test_tokenizers_are_sent_once_and_forgotten(processes: Processes) -> None:
@@ -327,10 +318,8 @@ def test_processes_end_with_their_server(how: str) -> None:
 
 # --- in a server --------------------------------------------------------------------------------------
 
-BIG = {
-    "type": "object",
-    "properties": {f"p{i}": {"enum": [f"v{j}{i}" for j in range(8)]} for i in range(1500)},
-}
+PROPERTIES = {f"p{i}": {"enum": [f"v{j}{i}" for j in range(8)]} for i in range(10_000)}
+BIG = {"type": "object", "properties": {f"p{i}": PROPERTIES[f"p{i}"] for i in range(1500)}}
 
 
 @pytest.fixture
@@ -435,8 +424,7 @@ def test_threads_do_the_work_where_no_process_can_be_started(
 def test_a_grammar_that_hangs_in_a_process_is_an_error_of_its_request(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch, ran: list[Any]
 ) -> None:
-    properties = {f"p{i}": {"enum": [f"v{j}{i}" for j in range(8)]} for i in range(10_000)}
-    body = {"prompt": "a", "max_tokens": 1, "json_schema": {"type": "object", "properties": properties}}
+    body = {"prompt": "a", "max_tokens": 1, "json_schema": {"type": "object", "properties": PROPERTIES}}
     with serving(engine, compile_seconds=0.05) as client:
         found = client.ask("/v1/completions", body)
         assert found.refusal("code") == (400, "invalid_grammar")

@@ -28,16 +28,8 @@ COUNT = "/v1/responses/input_tokens"
 ASK = [{"role": "user", "content": "hello world"}]
 BASE: dict[str, Any] = {"input": "hello world", "max_output_tokens": 9, "seed": 2}
 ROOM: dict[str, Any] = {"type": "function", **FUNCTION}
-CALL = {
-    "input": "hello world",
-    "tools": [ROOM],
-    "tool_choice": "required",
-    "seed": 1,
-    "max_output_tokens": 300,
-}
-
-
-PART = {"output_text": "output_text", "reasoning_text": "reasoning_text"}
+CALL = {"input": "hello world", "tools": [ROOM], "tool_choice": "required", "seed": 1}
+CALL |= {"max_output_tokens": 300}
 
 
 def joined(events: list[Any]) -> dict[str, Any]:
@@ -138,11 +130,8 @@ def test_what_was_asked_for_is_in_the_answer(client: Client) -> None:
         "instructions", "metadata", "temperature", "top_p", "max_output_tokens", "max_tool_calls", "store",
     ):  # fmt: skip
         assert response[name] == body[name], name
-    assert (response["model"], response["tools"], response["text"]) == (
-        "tiny",
-        [],
-        {"format": {"type": "text"}},
-    )
+    assert (response["model"], response["tools"]) == ("tiny", [])
+    assert response["text"] == {"format": {"type": "text"}}
     assert client.ask("/responses", BASE).json["output"][0]["content"] != response["output"][0]["content"]
 
 
@@ -192,9 +181,8 @@ def test_formats(client: Client) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     schema["additionalProperties"] = False
     form = {"type": "json_schema", "name": "x", "schema": schema, "strict": True}
-    response = alike(
-        client, {**BASE, "max_output_tokens": 60, "text": {"format": form, "verbosity": "medium"}}
-    )
+    wanted = {"text": {"format": form, "verbosity": "medium"}}
+    response = alike(client, {**BASE, "max_output_tokens": 60, **wanted})
     jsonschema.validate(json.loads(text_of(response)), schema)
     assert response["text"] == {"format": form}
     assert text_of(alike(client, {**BASE, "text": {"format": {"type": "json_object"}}})).startswith("{")
@@ -309,10 +297,8 @@ def test_the_number_of_tokens(client: Client) -> None:
     tokenizer = client.hosted.ready().tokenizer
     talk = [{"role": "system", "content": "Be brief."}, *ASK]
     counted = client.ask(COUNT, {"instructions": "Be brief.", "input": "hello world", "model": "tiny"}).json
-    assert counted == {
-        "object": "response.input_tokens",
-        "input_tokens": len(chat_tokens(tokenizer, talk)),
-    }
+    n_tokens = len(chat_tokens(tokenizer, talk))
+    assert counted == {"object": "response.input_tokens", "input_tokens": n_tokens}
     assert client.ask(COUNT, {"input": "zq" * 500}).json["input_tokens"] > 256
     assert client.ask(COUNT, {"input": "a", "max_output_tokens": 5}).error["param"] == "max_output_tokens"
 
@@ -484,12 +470,11 @@ def test_reasoning_is_an_item(thinker: Client) -> None:
 
 
 def test_effort_is_a_variable_of_the_template(reasoner: Client, tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template="{{ reasoning_effort }}" + CHATML)
-    with serving(model) as client:
+    template = "{{ reasoning_effort }}" + CHATML
+    with serving(write_tiny_model(tmp_path / "model.gguf", chat_template=template)) as client:
         plain = client.ask(COUNT, {"input": "a"}).json["input_tokens"]
-        assert (
-            client.ask(COUNT, {"input": "a", "reasoning": {"effort": "xhigh"}}).json["input_tokens"] > plain
-        )
+        high = client.ask(COUNT, {"input": "a", "reasoning": {"effort": "xhigh"}}).json["input_tokens"]
+        assert high > plain
     output = reasoner.ask(PATH, {**BASE, "reasoning": {"effort": "none"}}).json["output"]
     assert [item["type"] for item in output] == ["message"]  # by a budget of 0
 
@@ -573,13 +558,9 @@ def test_the_arguments_that_sdks_have_parsed(caller: Client) -> None:
 
 
 def test_tools_in_the_form_of_chats() -> None:
-    assert Functions(
-        [{"type": "web_search"}, {**ROOM, "strict": True}, {"type": "function", "name": "a"}]
-    ).definitions == [
-        {
-            "type": "function",
-            "function": {name: ROOM[name] for name in ("name", "description", "parameters")},
-        },
+    given = [{"type": "web_search"}, {**ROOM, "strict": True}, {"type": "function", "name": "a"}]
+    assert Functions(given).definitions == [
+        {"type": "function", "function": FUNCTION},
         {"type": "function", "function": {"name": "a", "parameters": {}}},
     ]
     tools = Functions([ROOM, {**ROOM, "name": "door"}])
@@ -651,17 +632,11 @@ def test_names_of_functions_in_namespaces() -> None:
 
 
 def test_calls_and_results_of_namespaces_in_messages() -> None:
-    call = {
-        "type": "function_call",
-        "call_id": "1",
-        "name": "room",
-        "arguments": "{}",
-        "namespace": "mcp__house",
-    }
+    call = {"type": "function_call", "call_id": "1", "name": "room", "arguments": "{}"}
+    call["namespace"] = "mcp__house"
     items = [call, {"type": "function_call_output", "call_id": "1", "output": "open"}]
-    items += [
-        {"type": "function_call_output", "call_id": "2", "output": "shut", "name": "room", "namespace": "x"}
-    ]
+    other = {"name": "room", "namespace": "x"}
+    items.append({"type": "function_call_output", "call_id": "2", "output": "shut", **other})
     for tools in ([], [HOUSE]):
         asked, *results = conversation_messages(None, (), items, Functions(tools))
         assert asked["tool_calls"][0]["function"]["name"] == "mcp__house__room"
@@ -672,6 +647,8 @@ def test_calls_and_results_of_namespaces_in_messages() -> None:
 
 
 # --- what is refused ----------------------------------------------------------------------------------
+
+NO_NAMESPACE = {"type": "function_call", "call_id": "1", "name": "a", "arguments": "{}", "namespace": 1}
 
 
 @pytest.mark.parametrize(
@@ -703,14 +680,7 @@ def test_calls_and_results_of_namespaces_in_messages() -> None:
         ({"tools": [{**HOUSE, "tools": [ROOM, ROOM]}]}, "tools[0].tools[1].name"),
         ({"tools": [{**HOUSE, "tools": [{**ROOM, "name": "a b"}]}]}, "tools[0].tools[0]"),
         ({"tools": [{**ROOM, "description": 1}]}, "tools[0].description"),
-        (
-            {
-                "input": [
-                    {"type": "function_call", "call_id": "1", "name": "a", "arguments": "{}", "namespace": 1}
-                ]
-            },
-            "input[0].namespace",
-        ),
+        ({"input": [NO_NAMESPACE]}, "input[0].namespace"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "name": "x"}, "tools": [ROOM]}, "tool_choice"),

@@ -26,12 +26,8 @@ def test_embeddings_are_the_librarys(client: Client) -> None:
     texts = ["Mia went to the sea.", "Rita"]
     expected = engine.embed_batch(texts, normalize=True)
     tokens = [engine.tokenizer.encode(text) for text in texts]
-    for given, wanted in (
-        (texts, expected),
-        (tokens, expected),
-        (texts[0], expected[:1]),
-        (tokens[1], expected[1:]),
-    ):
+    alone = ((texts[0], expected[:1]), (tokens[1], expected[1:]))
+    for given, wanted in ((texts, expected), (tokens, expected), *alone):
         answer = client.ask(PATH, {"input": given, "model": "story", "user": "me"}).json
         assert (vectors(answer) == wanted).all()
     n = len(tokens[1])
@@ -64,10 +60,7 @@ def test_fewer_dimensions_are_scaled_again(client: Client) -> None:
         ({"input": {"content": [{"type": "image_url"}]}}, "input: expected a text, token ids, or a list"),
         ({"input": "x", "dimensions": 257}, "dimensions: expected at most 256, got 257"),
         ({"input": "x", "dimensions": 0}, "dimensions: expected greater than or equal to 1"),
-        (
-            {"input": "x", "encoding_format": "int8"},
-            "encoding_format: expected 'float' or 'base64'",
-        ),
+        ({"input": "x", "encoding_format": "int8"}, "encoding_format: expected 'float' or 'base64'"),
         ({"input": "x", "pooling": "none"}, "pooling: expected one vector for a text"),
         ({"input": "x", "pooling": "sum"}, "pooling: expected one of last, mean, max, cls"),
         ({"input": "x", "truncate": True}, "truncate: is no option"),
@@ -96,10 +89,8 @@ def test_documents_by_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
         body = {"query": QUERY, "documents": [DOCUMENTS[0], *({"text": text} for text in DOCUMENTS[1:])]}
         for path in ("/v1/rerank", "/rerank"):
             answer = client.ask(path, body).json
-            assert [entry["index"] for entry in answer["results"]] == order
-            assert [entry["relevance_score"] for entry in answer["results"]] == [
-                float(scores[i]) for i in order
-            ]
+            found = [(entry["index"], entry["relevance_score"]) for entry in answer["results"]]
+            assert found == [(i, float(scores[i])) for i in order]
         pairs = [Pairs().encode_pair(QUERY, document) for document in DOCUMENTS]
         assert answer["usage"]["total_tokens"] == sum(map(len, pairs))
         best = client.ask("/v1/rerank", {**body, "top_n": 1, "return_documents": True}).json["results"]
@@ -111,14 +102,9 @@ def test_documents_by_their_scores(monkeypatch: pytest.MonkeyPatch) -> None:
         assert client.ask("/rerank", {**texts, "return_text": True}).json == named
         assert client.ask("/rerank", {**body, "texts": ["a"]}).error["param"] == "documents"
         assert client.ask("/rerank", {"query": QUERY}).error["param"] == "documents"
-        for wrong in (
-            {"return_text": True},
-            {"documents": []},
-            {"documents": [{"txt": "a"}]},
-            {"top_n": 0},
-            {"oops": 1},
-        ):
-            assert client.ask("/v1/rerank", {**body, **wrong}).status == 400
+        documents = ({"documents": []}, {"documents": [{"txt": "a"}]})
+        for wrong in ({"return_text": True}, {"top_n": 0}, {"oops": 1}, *documents):
+            client.ask("/v1/rerank", {**body, **wrong}, status=400)
 
 
 def test_vectors_in_llama_servers_form(client: Client) -> None:
