@@ -9,7 +9,6 @@ has no message, or takes longer than a minute.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -50,7 +49,7 @@ def main() -> int:
             def send(data: st.DataObject) -> None:
                 path = data.draw(st.sampled_from(PATHS))
                 body = data.draw(bodies(SEEDS[path]))
-                reply = application.ask(path, json.dumps(body).encode())
+                reply = application.ask(path, body)
                 seen[reply.status] += 1
                 assert not (wrong := fault(path, body, reply)), wrong
 

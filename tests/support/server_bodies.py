@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from starlette.applications import Starlette
 
 from oxillama import InferenceEngine
@@ -21,6 +21,15 @@ from oxillama.apps.server.options import HARMLESS, OPTIONS
 from oxillama.apps.server.routes import ROUTES
 from oxillama.base.config.server import ServerConfig
 from tests.support.tiny_file import write_tiny_model
+
+BRIEFLY = settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+"""The same few examples at each time."""
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
@@ -223,9 +232,10 @@ class Application:
     def close(self) -> None:
         self.loop.close()
 
-    def ask(self, path: str, body: bytes, seconds: float = 60, kind: str = "application/json") -> Reply:
-        """The answer to a body. Raises TimeoutError if there is none."""
-        return self.loop.run_until_complete(asyncio.wait_for(reply_of(self.app, path, body, kind), seconds))
+    def ask(self, path: str, body: Any, seconds: float = 60, kind: str = "application/json") -> Reply:
+        """The answer to a body, bytes or what JSON has. Raises TimeoutError if there is none."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.loop.run_until_complete(asyncio.wait_for(reply_of(self.app, path, data, kind), seconds))
 
 
 async def reply_of(app: Starlette, path: str, body: bytes, kind: str) -> Reply:

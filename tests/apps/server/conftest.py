@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,15 @@ def seeing(sighted: Path) -> Iterator[Client]:
     paths = (sighted / "tiny.gguf", sighted / "plain" / "plain.gguf")
     hosted = (Hosted(path.stem, InferenceEngine.from_gguf(path, num_threads=1)) for path in paths)
     with serving_models(*hosted) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The application of a tiny model, without a socket."""
+    from tests.support.server_bodies import tiny_application  # which needs hypothesis
+
+    with tiny_application(tmp_path_factory.mktemp("tiny")) as found:
         yield found
 
 

@@ -3,50 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.support.server_bodies import (
+    BRIEFLY,
     PATHS,
     POSTS,
     SEEDS,
     Application,
-    Reply,
     bodies,
     fault,
     route_of,
-    tiny_application,
 )
 
 EXAMPLES = 30
 """Bodies for each path; `tools/server_fuzz.py` sends as many as are wanted."""
 
 
-@pytest.fixture(scope="module")
-def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
-    with tiny_application(tmp_path_factory.mktemp("tiny")) as found:
-        yield found
-
-
-def ask(application: Application, path: str, body: Any) -> Reply:
-    return application.ask(path, json.dumps(body).encode())
-
-
 @pytest.mark.parametrize("path", PATHS)
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(BRIEFLY, max_examples=EXAMPLES)
 @given(data=st.data())
 def test_bodies_of_clients(application: Application, path: str, data: st.DataObject) -> None:
     body = data.draw(bodies(SEEDS[path]))
-    assert not (wrong := fault(path, body, ask(application, path, body))), wrong
+    assert not (wrong := fault(path, body, application.ask(path, body))), wrong
 
 
 def test_bytes_that_are_no_body(application: Application) -> None:
@@ -81,28 +63,22 @@ def test_hostile_bodies_end_soon(application: Application) -> None:
         {"model": "x" * 10**5},
         {"x" * 10**5: 1},
     ):
-        reply = ask(application, "/v1/completions", {**base, **more})
+        reply = application.ask("/v1/completions", {**base, **more})
         assert reply.status in (200, 400, 404), (str(more)[:100], reply.body[:500])
         assert len(reply.body) < 5000
     messages = [{"role": "user", "content": "x", "extra": deep}]
-    assert ask(application, "/v1/chat/completions", {"messages": messages}).status == 400
-    assert ask(application, "/v1/completions", base).status == 200
+    assert application.ask("/v1/chat/completions", {"messages": messages}).status == 400
+    assert application.ask("/v1/completions", base).status == 200
 
 
 def test_the_seeds_are_right(application: Application) -> None:
     """Bodies that nobody changed are answered, but for those of a model that has what this one lacks."""
-    lacks = (
-        "/infill",
-        "/v1/rerank",
-        "/mcp/call",
-        "/lora-adapters",
-        "/slots/0?action=save",
-        "/slots/0?action=restore",
-        *("/v1/decisions", "/v1/systemone"),  # a context for a question
-    )
+    lacks = ["/infill", "/v1/rerank", "/mcp/call", "/lora-adapters"]
+    lacks += [f"/slots/0?action={action}" for action in ("save", "restore")]
+    lacks += ["/v1/decisions", "/v1/systemone"]  # a context for a question
     for path in PATHS:
         for body in SEEDS[path]:
-            reply = ask(application, path, body)
+            reply = application.ask(path, body)
             right = reply.status == 200 or path in lacks or "tools" in json.dumps(body)
             assert right, (path, body, reply)
 

@@ -529,14 +529,15 @@ def test_what_comes_of_a_call_goes_back_to_the_model(caller: Client) -> None:
     assert by_id["output"] == by_items["output"]
 
 
-def test_items_of_kept_responses_by_their_ids(caller: Client) -> None:
-    """As the AI SDK sends items of responses that are stored."""
+def test_calls_as_sdks_send_them_back(caller: Client) -> None:
+    """The AI SDK sends ids of items that are stored, OpenAI's for Node a field that its helper has added."""
     body = {**CALL, "parallel_tool_calls": False}
     (call,) = caller.ask(PATH, body).json["output"]
     result = {"type": "function_call_output", "call_id": call["call_id"], "output": "open"}
     whole = alike(caller, {**body, "input": [*ASK, call, result]})
-    for reference in ({"type": "item_reference", "id": call["id"]}, {"id": call["id"]}):
-        assert alike(caller, {**body, "input": [*ASK, reference, result]})["output"] == whole["output"]
+    parsed = [{**call, "parsed_arguments": each} for each in (None, json.loads(call["arguments"]))]
+    for sent in ({"type": "item_reference", "id": call["id"]}, {"id": call["id"]}, *parsed):
+        assert alike(caller, {**body, "input": [*ASK, sent, result]})["output"] == whole["output"]
     by_items = {"model": "caller", "input": [*ASK, call, result], "tools": CALL["tools"]}
     by_id = {**by_items, "input": [*ASK, {"id": call["id"]}, result]}
     assert len({caller.ask(f"{PATH}/input_tokens", each).text for each in (by_items, by_id)}) == 1
@@ -544,17 +545,6 @@ def test_items_of_kept_responses_by_their_ids(caller: Client) -> None:
     for id in (unkept["id"], "fc_x", 5):
         answer = caller.ask(PATH, {**body, "input": [*ASK, {"type": "item_reference", "id": id}, result]})
         assert answer.refusal("param", "code") == (400, "input[1].id", "item_not_found")
-
-
-def test_the_arguments_that_sdks_have_parsed(caller: Client) -> None:
-    """OpenAI's SDK for Node sends the items of a stream back with the field that its helper has added."""
-    body = {**CALL, "parallel_tool_calls": False}
-    (call,) = caller.ask(PATH, body).json["output"]
-    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "open"}
-    whole = alike(caller, {**body, "input": [*ASK, call, result]})
-    for parsed in (None, json.loads(call["arguments"])):
-        sent = {**call, "parsed_arguments": parsed}
-        assert alike(caller, {**body, "input": [*ASK, sent, result]})["output"] == whole["output"]
 
 
 def test_tools_in_the_form_of_chats() -> None:

@@ -18,6 +18,8 @@ from tests.support.server import Client
 MODEL = {"n_layers": 1}
 SCHEMA = {"type": "object", "properties": {"b": {"type": "null"}}}
 TAG = {"format": {"type": "any_text"}}
+TYPED_TAG = {"type": "structural_tag", **TAG}
+OBJECT = {"response_format": {"type": "json_object"}}
 
 
 @pytest.fixture(scope="module")
@@ -42,11 +44,7 @@ NAMES: list[tuple[dict[str, Any], str, Any]] = [
     ({"structured_outputs": {"structural_tag": TAG}}, "structural_tag", TAG),
     ({"structural_tag": json.dumps(TAG)}, "structural_tag", json.dumps(TAG)),
     ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, "json_schema", SCHEMA),
-    (
-        {"response_format": {"type": "structural_tag", **TAG}},
-        "structural_tag",
-        {"type": "structural_tag", **TAG},
-    ),
+    ({"response_format": TYPED_TAG}, "structural_tag", TYPED_TAG),
     ({"guided_json": SCHEMA, "json_schema": SCHEMA}, "json_schema", SCHEMA),
 ]
 
@@ -76,12 +74,8 @@ def test_names_that_ask_for_nothing(engine: InferenceEngine, body: dict[str, Any
             "structured_outputs",
             "guided_choice",
         ),
-        (
-            {"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'},
-            "grammar",
-            "response_format",
-        ),
-        ({"response_format": {"type": "json_object"}, "json_schema": {}}, "json_schema", "response_format"),
+        ({**OBJECT, "grammar": 'root ::= "a"'}, "grammar", "response_format"),
+        ({**OBJECT, "json_schema": {}}, "json_schema", "response_format"),
     ],
 )
 def test_conflicts_name_both(engine: InferenceEngine, body: dict[str, Any], first: str, second: str) -> None:
