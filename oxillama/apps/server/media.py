@@ -32,14 +32,7 @@ from oxillama.engine.features.media.prompt import MARKER, MediaPrompt
 from oxillama.errors import ConfigError, MediaError
 from oxillama.models.media import kinds
 from oxillama.models.media.beside import takes
-from oxillama.models.media.decode import (
-    DATA_URL,
-    Picture,
-    Sound,
-    most_bytes,
-    read_picture,
-    read_sound,
-)
+from oxillama.models.media.decode import DATA_URL, Picture, Sound, most_bytes, read_picture, read_sound
 
 SECONDS = 30.0
 """That decoding one picture may take."""

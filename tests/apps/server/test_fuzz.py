@@ -8,16 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.support.server_bodies import (
-    BRIEFLY,
-    PATHS,
-    POSTS,
-    SEEDS,
-    Application,
-    bodies,
-    fault,
-    route_of,
-)
+from tests.support.server_bodies import BRIEFLY, PATHS, POSTS, SEEDS, Application, bodies, fault, route_of
 
 EXAMPLES = 30
 """Bodies for each path; `tools/server_fuzz.py` sends as many as are wanted."""

@@ -17,15 +17,7 @@ from oxillama.apps.server.options import NAMES
 from oxillama.apps.server.paths import Path
 from oxillama.apps.server.routes import INTERFACES, PAGE, ROUTES
 from tests.support.server import Client
-from tests.support.server_bodies import (
-    BRIEFLY,
-    PATHS,
-    SEEDS,
-    Application,
-    Reply,
-    fault,
-    route_of,
-)
+from tests.support.server_bodies import BRIEFLY, PATHS, SEEDS, Application, Reply, fault, route_of
 from tests.support.spread import each
 
 MODEL = {"context_length": 64}

@@ -20,13 +20,7 @@ from oxillama.apps.server.models import Hosted
 from oxillama.apps.server.openai.logprobs import chat_entry, mapped
 from oxillama.apps.server.options import options_of
 from oxillama.apps.server.prompt_progress import PromptProgress, with_progress
-from oxillama.apps.server.running import (
-    Delta,
-    checked_prompt,
-    encoded,
-    prompt_lists,
-    timings,
-)
+from oxillama.apps.server.running import Delta, checked_prompt, encoded, prompt_lists, timings
 from oxillama.apps.server.slot_requests import started
 from oxillama.apps.server.stream import EventStream, answered, data_line
 from oxillama.apps.server.text_facts import facts_of

@@ -33,15 +33,7 @@ from oxillama.apps.server.ollama.bodies import GenerateBody, OllamaChatBody, Tex
 from oxillama.apps.server.openai.logprobs import chat_logprobs
 from oxillama.apps.server.options import options_of
 from oxillama.apps.server.prompts import bounded
-from oxillama.apps.server.running import (
-    begin,
-    connected,
-    in_thread,
-    last,
-    receipt_of,
-    served,
-    start_at_once,
-)
+from oxillama.apps.server.running import begin, connected, in_thread, last, receipt_of, served, start_at_once
 from oxillama.apps.server.stream import EventStream, as_json
 from oxillama.base.config import GenerationOptions
 from oxillama.base.events import CallEnd, CallFailed, Event, ReasoningPart, TextPart

@@ -19,14 +19,7 @@ from oxillama.apps.server.openai.completions import head_of, usage_of
 from oxillama.apps.server.openai.logprobs import chat_logprobs
 from oxillama.apps.server.options import conflict
 from oxillama.apps.server.prompt_progress import PromptProgress, with_progress
-from oxillama.apps.server.running import (
-    chosen,
-    in_thread,
-    receipt_of,
-    start_at_once,
-    times_of,
-    timings,
-)
+from oxillama.apps.server.running import chosen, in_thread, receipt_of, start_at_once, times_of, timings
 from oxillama.apps.server.slot_requests import started
 from oxillama.apps.server.stream import DONE, EventForwarder, EventStream, TextLine, answered, data_line
 from oxillama.apps.server.text_facts import facts_of
