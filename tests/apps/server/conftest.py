@@ -47,6 +47,13 @@ def client(server: Client) -> Client:
 
 
 @pytest.fixture(scope="module")
+def engine(model: Path) -> Iterator[InferenceEngine]:
+    """An engine of the model for servers that a test begins."""
+    with InferenceEngine.from_gguf(model, num_threads=1) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
 def alone(model: Path) -> InferenceEngine:
     """The same model in an engine of its own."""
     return InferenceEngine.from_gguf(model, num_threads=1)

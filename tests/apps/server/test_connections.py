@@ -30,15 +30,10 @@ from tests.support.server import Client, serving
 from tests.support.spread import pairs, slow
 from tests.support.waiting import until
 
+MODEL = demo.DRAFT
 HALF = b"POST /v1/completions HTTP/1.1\r\nHost: loc"
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[InferenceEngine]:
-    with InferenceEngine.from_gguf(demo.DRAFT, num_threads=1) as engine:
-        yield engine
 
 
 def test_small_answers_are_sent_at_once(engine: InferenceEngine) -> None:

@@ -23,12 +23,8 @@ from tests.support.server import serving
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.waiting import until
 
+MODEL = demo.STORY
 PROMPT = "Once upon a time"
-
-
-@pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY, num_threads=1)
 
 
 def relayed(

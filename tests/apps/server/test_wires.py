@@ -33,15 +33,10 @@ from tests.support.server import Client, serving
 from tests.support.spread import few, slow
 from tests.support.waiting import until
 
+MODEL = demo.DRAFT
 HEAD = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[InferenceEngine]:
-    with InferenceEngine.from_gguf(demo.DRAFT, num_threads=1) as engine:
-        yield engine
 
 
 @pytest.fixture(scope="module")
