@@ -18,8 +18,8 @@ from oxillama.apps.server.models import Hosted
 from tests.support.browser import Page
 from tests.support.command_line import command, started
 from tests.support.server import Client, serving, serving_models
-from tests.support.tiny_file import THINKING, write_tiny_model
-from tests.support.tool_models import NO_THOUGHTS, ROOM, tool_model
+from tests.support.tiny_file import write_tiny_model
+from tests.support.tool_models import ROOM
 from tests.support.waiting import idle, stopped
 
 SCHEMA = {
@@ -292,63 +292,57 @@ def test_a_schema(page: Page) -> None:
     assert len(page.answers) == 1 and page.one("#prompt").get_property("value") == "who else?"
 
 
-def test_calls_are_shown_and_answered(page: Page, folder: Path) -> None:
-    with serving(tool_model(folder / "tools.gguf", NO_THOUGHTS), "caller") as client:
-        page.ready(client.server.url)
-        page.run(RECORD)
-        more = {"tool_choice": "required", "parallel_tool_calls": False}
-        page.set(tools=[ROOM], more=more, seed="1", max_tokens="300")
-        page.send("open a room")
-        call = page.one(".call")
-        assert "room" in call.text and '"n":' in call.text
-        page.set(more={"tool_choice": "none"}, max_tokens="5")
-        page.until(lambda: not page.is_writing)
-        page.one(".call textarea").send_keys("it is <open>")
-        page.press("Send the result")
-        page.ended(2)
-        first, second = page.run("return window.sent")
-        assert first["tools"] == [{"type": "function", "function": ROOM}]
-        asked, answered = second["messages"][-2:]
-        assert asked["tool_calls"][0]["function"]["name"] == "room"
-        assert answered == {
-            "role": "tool",
-            "tool_call_id": asked["tool_calls"][0]["id"],
-            "content": "it is <open>",
-        }
-        assert page.texts(".message.tool .who, .message.tool .text") == ["Result of room", "it is <open>"]
-        assert not page.all(".call textarea")
-        page.reload()
-        assert page.one(".call").text.count("room") and not page.all(".call textarea")
+def test_calls_are_shown_and_answered(page: Page, caller: Client) -> None:
+    page.ready(caller.server.url)
+    page.run(RECORD)
+    more = {"tool_choice": "required", "parallel_tool_calls": False}
+    page.set(tools=[ROOM], more=more, seed="1", max_tokens="300")
+    page.send("open a room")
+    call = page.one(".call")
+    assert "room" in call.text and '"n":' in call.text
+    page.set(more={"tool_choice": "none"}, max_tokens="5")
+    page.until(lambda: not page.is_writing)
+    page.one(".call textarea").send_keys("it is <open>")
+    page.press("Send the result")
+    page.ended(2)
+    first, second = page.run("return window.sent")
+    assert first["tools"] == [{"type": "function", "function": ROOM}]
+    asked, answered = second["messages"][-2:]
+    assert asked["tool_calls"][0]["function"]["name"] == "room"
+    assert answered == {
+        "role": "tool",
+        "tool_call_id": asked["tool_calls"][0]["id"],
+        "content": "it is <open>",
+    }
+    assert page.texts(".message.tool .who, .message.tool .text") == ["Result of room", "it is <open>"]
+    assert not page.all(".call textarea")
+    page.reload()
+    assert page.one(".call").text.count("room") and not page.all(".call textarea")
 
 
 @pytest.mark.slow
-def test_reasoning_is_folded(page: Page, folder: Path) -> None:
-    model = write_tiny_model(folder / "thinking.gguf", chat_template=THINKING, ends=False)
-    with serving(model, "thinker") as client:
-        page.ready(client.server.url)
-        page.set(max_tokens="12", seed="5")
-        assert page.ask("why?") == ""
-        assert page.one(".reasoning summary").text == "Thought"
-        assert not page.all(".reasoning-text")
-        page.one(".reasoning summary").click()
-        assert page.one(".reasoning-text").text
+def test_reasoning_is_folded(page: Page, reasoner: Client) -> None:
+    page.ready(reasoner.server.url)
+    page.set(max_tokens="12", seed="5")
+    assert page.ask("why?") == ""
+    assert page.one(".reasoning summary").text == "Thought"
+    assert not page.all(".reasoning-text")
+    page.one(".reasoning summary").click()
+    assert page.one(".reasoning-text").text
 
 
 @pytest.mark.slow
-def test_thinking_is_switched_and_limited(page: Page, chat: Client, folder: Path) -> None:
-    template = THINKING.replace("<think>\n{%", "{% if enable_thinking is not false %}<think>\n{% endif %}{%")
-    model = write_tiny_model(folder / "switch.gguf", chat_template=template, ends=False)
-    with serving(model, "thinker") as client:
-        page.ready(client.server.url)
-        page.run(RECORD)
-        page.set(max_tokens="12", seed="5", reasoning_budget="3")
-        assert page.ask("why?") and page.one(".reasoning summary").text.startswith("Thought")
-        page.set(thinking="off")
-        assert page.ask("why?") and len(page.all(".reasoning summary")) == 1
-        assert "Thinking off" in page.texts(".chip")
-        sent = page.run("return window.sent")
-        assert [body.get("chat_template_kwargs") for body in sent] == [None, {"enable_thinking": False}]
-        assert [body["reasoning_budget"] for body in sent] == [3, 3]
+def test_thinking_is_switched_and_limited(page: Page, chat: Client, thinker: Client) -> None:
+    page.ready(thinker.server.url)
+    page.run(RECORD)
+    page.set(max_tokens="12", seed="5", reasoning_budget="3")
+    assert page.ask("why?") and page.one(".reasoning summary").text.startswith("Thought")
+    page.set(thinking="off")
+    assert page.ask("why?") and len(page.all(".reasoning summary")) == 1
+    assert "Thinking off" in page.texts(".chip")
+    sent = page.run("return window.sent")
+    assert [body.get("chat_template_kwargs") for body in sent] == [None, {"enable_thinking": False}]
+    assert [body["reasoning_budget"] for body in sent] == [3, 3]
     page.ready(chat.server.url)  # whose template knows no reasoning
     assert not page.run("return document.querySelector('[name=thinking], [name=reasoning_budget]')")
 
@@ -888,14 +882,8 @@ def test_a_phone(page: Page, chat: Client) -> None:
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
         page.ready(chat.server.url)
-        wide = (
-            "| a | b | c |\n|--|--|--|\n| "
-            + " | ".join(["x" * 30] * 3)
-            + " |\n\n```\n"
-            + "y" * 200
-            + "\n```\n\n"
-            + "z" * 200
-        )
+        row = " | ".join(["x" * 30] * 3)
+        wide = f"| a | b | c |\n|--|--|--|\n| {row} |\n\n```\n{'y' * 200}\n```\n\n{'z' * 200}"
         page.set(more={"choices": [wide]}, temperature="0.5")
         assert not page.all("#sidebar") and not page.all("#settings")
         page.send("hello " * 20)
