@@ -220,10 +220,15 @@ def test_a_job_whose_process_is_killed_is_an_error_and_the_next_one_runs(
     assert processes.run(len, "abc") == 3
 
 
-def test_a_job_that_hangs_is_ended_and_the_next_one_runs(processes: Processes) -> None:
+def test_a_job_that_hangs_is_ended_and_the_next_one_runs(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     processes.run(len, "abc")
     with pytest.raises(JobTooLate):
         processes.run(time.sleep, 600, seconds=0.2)
+    monkeypatch.setattr(module, "JOB_SECONDS", 0.5)
+    with pytest.raises(ApiError, match="the process that worked for the request has ended"):
+        processes.run(time.sleep, 600)
     assert processes.run(len, "abc", seconds=60) == 3
 
 

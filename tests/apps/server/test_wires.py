@@ -17,13 +17,11 @@ from typing import Any
 import pytest
 
 from oxillama import ConfigError, InferenceEngine, demo
-from oxillama.apps.server import processes, protocol
+from oxillama.apps.server import protocol
 from oxillama.apps.server.connections import Connection
-from oxillama.apps.server.errors import ApiError
 from oxillama.apps.server.gate import word
 from oxillama.apps.server.openai import served_tools
 from oxillama.apps.server.openai.served_tools import ServedTools
-from oxillama.apps.server.processes import JobTooLate, Processes
 from oxillama.apps.server.proxies import Proxies
 from oxillama.base.config.server import ServerConfig
 from oxillama.base.events import TextPart
@@ -384,19 +382,3 @@ def test_a_reader_of_a_chat_with_tools_leaves(n_taken: int, monkeypatch: pytest.
     monkeypatch.setattr(served_tools, "arun_tools", arun_tools)
     asyncio.run(leaving())
     assert ended or not n_taken
-
-
-def sleep(seconds: float) -> None:
-    time.sleep(seconds)
-
-
-def test_a_job_whose_process_was_stopped_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "JOB_SECONDS", 0.5)
-    pool = Processes(1)
-    try:
-        with pytest.raises(ApiError, match="the process that worked for the request has ended"):
-            pool.run(sleep, 600.0)
-        with pytest.raises(JobTooLate):
-            pool.run(sleep, 600.0, seconds=0.2)
-    finally:
-        pool.close()
