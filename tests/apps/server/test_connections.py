@@ -53,7 +53,7 @@ def test_https(engine: InferenceEngine, tmp_path: Path) -> None:
         assert client.server.url.startswith("https://")
         context = ssl.create_default_context(cafile=str(cert))
         with sent(client.port) as raw, context.wrap_socket(raw, server_hostname="localhost") as secure:
-            secure.sendall(GET + b"Connection: close\r\n\r\n")
+            secure.sendall(closed())
             assert statuses(received(secure)) == [200]
         assert b"200" not in received(sent(client.port, GET + b"\r\n"))
         connections = client.server._connections
@@ -149,7 +149,7 @@ def test_clients_that_came_while_the_loop_was_busy_make_room(engine: InferenceEn
             assert begun.wait(60)
             for _ in range(30):
                 stack.enter_context(sent(client.port, half))
-            assert statuses(received(sent(client.port, GET + b"Connection: close\r\n\r\n"))) == [200]
+            assert statuses(received(sent(client.port, closed()))) == [200]
 
 
 def test_as_many_requests_as_connections(engine: InferenceEngine, caplog: pytest.LogCaptureFixture) -> None:
@@ -193,12 +193,12 @@ def test_more_connections_than_descriptors(kind: str, tmp_path: Path) -> None:
             connection.sendall(HALF)
             held.append(connection)
         with socket.create_connection(("127.0.0.1", port), timeout=60) as last:
-            last.sendall(GET + b"Connection: close\r\n\r\n")
+            last.sendall(closed())
             assert statuses(last.recv(1000))[0] in (200, 503)
 
         def healthy() -> bool:
             with socket.create_connection(("127.0.0.1", port), timeout=60) as other:
-                other.sendall(GET + b"Connection: close\r\n\r\n")
+                other.sendall(closed())
                 return statuses(other.recv(1000)) == [200]
 
         until(healthy)
@@ -210,18 +210,22 @@ def test_more_connections_than_descriptors(kind: str, tmp_path: Path) -> None:
     assert b"Traceback" not in log.read_bytes()
 
 
+def closed(target: bytes = b"GET /health", host: bytes = b"localhost") -> bytes:
+    """A request without a body, after which the connection is closed."""
+    return b"%b HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % (target, host)
+
+
+POST = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
 JSON = HEAD.replace(b"/v1/completions", b"/tokenize") + b"Connection: close\r\n"
-CHUNKED = JSON + b"Transfer-Encoding: chunked\r\n\r\n"
+CODED, END = b"Transfer-Encoding: ", b"0\r\n\r\n"
+CHUNKED = JSON + CODED + b"chunked\r\n\r\n"
 TEXT = b'{"content":"a"}'
 GATE = {
-    "two lengths that differ": (b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n"
-        b"Content-Length: 3\r\n\r\n{}", [400]),
-    "a length that is signed": (
-        b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{}", [400]),
-    "a length and chunks": (
-        HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [400]),
+    "two lengths that differ": (POST + b"Content-Length: 2\r\nContent-Length: 3\r\n\r\n{}", [400]),
+    "a length that is signed": (POST + b"Content-Length: +2\r\n\r\n{}", [400]),
+    "a length and chunks": (HEAD + b"Content-Length: 5\r\n" + CODED + b"chunked\r\n\r\n" + END, [400]),
     "chunks and a length": (
-        HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\nGET /", [400]),
+        HEAD + CODED + b"chunked\r\nContent-Length: 5\r\n\r\n" + END + b"GET /", [400]),
     "two equal lengths": (JSON + b"Content-Length: 15\r\nContent-Length: 15\r\n\r\n" + TEXT, [200]),
     "a list of equal lengths": (JSON + b"Content-Length: 15, 15\r\n\r\n" + TEXT, [200]),
     "a list of lengths": (JSON + b"Content-Length: 15, 3\r\n\r\n" + TEXT, [400]),
@@ -231,44 +235,27 @@ GATE = {
     "a length of 30 digits": (JSON + b"Content-Length: " + b"9" * 30 + b"\r\n\r\n", [400, 413]),
     "a length in superscript": (JSON + b"Content-Length: \xb2\r\n\r\n", [400]),
     "a folded length": (JSON + b"Content-Length:\r\n 15\r\n\r\n" + TEXT, [200, 400]),
-    "no encoding": (JSON + b"Transfer-Encoding: identity\r\n\r\n", [400, 501]),
-    "an unknown encoding": (JSON + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", [400, 501]),
-    "chunks twice": (
-        JSON + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", [400, 501]),
-    "a vertical tab before chunked": (
-        JSON + b"Transfer-Encoding:\x0bchunked\r\n\r\n0\r\n\r\n", [400, 501]),
-    "a space before the colon of chunked": (
-        JSON + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n", [400]),
-    "chunked in quotes": (JSON + b'Transfer-Encoding: "chunked"\r\n\r\n0\r\n\r\n', [400, 501]),
-    "chunked in capitals": (
-        JSON + b"TRANSFER-ENCODING: ChunKED\r\n\r\nf\r\n" + TEXT + b"\r\n0\r\n\r\n", [200]),
-    "chunks of HTTP/1.0": (
-        JSON.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\nf\r\n" + TEXT
-        + b"\r\n0\r\n\r\n", [400]),
-    "another transfer encoding": (HEAD + b"Transfer-Encoding: chunked, gzip\r\n\r\n0\r\n\r\n", [400, 501]),
+    "no encoding": (JSON + CODED + b"identity\r\n\r\n", [400, 501]),
+    "an unknown encoding": (JSON + CODED + b"xchunked\r\n\r\n" + END, [400, 501]),
+    "chunks twice": (JSON + (CODED + b"chunked\r\n") * 2 + b"\r\n" + END, [400, 501]),
+    "a vertical tab before chunked": (JSON + b"Transfer-Encoding:\x0bchunked\r\n\r\n" + END, [400, 501]),
+    "a space before the colon of chunked": (JSON + b"Transfer-Encoding : chunked\r\n\r\n" + END, [400]),
+    "chunked in quotes": (JSON + CODED + b'"chunked"\r\n\r\n' + END, [400, 501]),
+    "chunked in capitals": (JSON + CODED.upper() + b"ChunKED\r\n\r\nf\r\n" + TEXT + b"\r\n" + END, [200]),
+    "chunks of HTTP/1.0": (CHUNKED.replace(b"1.1", b"1.0") + b"f\r\n" + TEXT + b"\r\n" + END, [400]),
+    "another transfer encoding": (HEAD + CODED + b"chunked, gzip\r\n\r\n" + END, [400, 501]),
     "a space before the colon": (b"GET /health HTTP/1.1\r\nHost : localhost\r\n\r\n", [400]),
     "no host": (b"GET /health HTTP/1.1\r\n\r\n", [400]),
     "two hosts": (GET + b"Host: evil.example\r\n\r\n", [400]),
-    "a host of brackets": (
-        b"GET /health HTTP/1.1\r\nHost: [::1\r\nConnection: close\r\n\r\n", [400]),
-    "a host of a user": (
-        b"GET /health HTTP/1.1\r\nHost: localhost@evil.example\r\nConnection: close\r\n\r\n", [403]),
-    "another host": (b"GET /health HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n", [403]),
-    "an absolute target": (
-        b"GET http://localhost/health HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
-        [200]),
-    "an absolute target without a path": (
-        b"GET HTTP://localhost?x HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", [200]),
-    "an absolute target of another host": (
-        b"GET http://evil.example/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-        [403]),
-    "an absolute target of a user": (
-        b"GET http://localhost@evil.example/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
-        [403]),
-    "an asterisk as the target": (
-        b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", [404]),
-    "a host and port as the target": (
-        b"CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", [404]),
+    "a host of brackets": (closed(host=b"[::1"), [400]),
+    "a host of a user": (closed(host=b"localhost@evil.example"), [403]),
+    "another host": (closed(host=b"evil.example"), [403]),
+    "an absolute target": (closed(b"GET http://localhost/health", b"evil.example"), [200]),
+    "an absolute target without a path": (closed(b"GET HTTP://localhost?x"), [200]),
+    "an absolute target of another host": (closed(b"GET http://evil.example/health"), [403]),
+    "an absolute target of a user": (closed(b"GET http://localhost@evil.example/"), [403]),
+    "an asterisk as the target": (closed(b"OPTIONS *"), [404]),
+    "a host and port as the target": (closed(b"CONNECT localhost:80"), [404]),
     "a target of UTF-8": ("GET /h\u00e4 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(), [400]),
     "a tab in the target": (b"GET /hea\tlth HTTP/1.1\r\nHost: localhost\r\n\r\n", [400]),
     "two spaces before the target": (b"GET  /health HTTP/1.1\r\nHost: localhost\r\n\r\n", [400]),
@@ -286,7 +273,7 @@ GATE = {
     "a folded first header": (b"GET /health HTTP/1.1\r\n Host: localhost\r\n\r\n", [400]),
     "a header without a colon": (b"GET /health HTTP/1.1\r\nHost: localhost\r\nnonsense\r\n\r\n", [400]),
     "a head of 200 kB": (GET + b"x: " + b"a" * 200_000 + b"\r\n\r\n", [400, 431]),
-    "a chunk of no size": (HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n", [400]),
+    "a chunk of no size": (HEAD + CODED + b"chunked\r\n\r\nzz\r\n{}\r\n" + END, [400]),
     "bytes that are no HTTP": (b"\x16\x03\x01\x02\x00\x01\x00" * 20 + b"\r\n\r\n", [400]),
     "chunks with extensions": (CHUNKED + b"f;a=b;c\r\n" + TEXT + b"\r\n0;d\r\n\r\n", [200]),
     "a bare LF in an extension": (CHUNKED + b"f;a\nb\r\n" + TEXT + b"\r\n0\r\n\r\n", [400]),
@@ -298,16 +285,15 @@ GATE = {
     "a chunk longer than its size": (CHUNKED + b"e\r\n" + TEXT + b"\r\n0\r\n\r\n", [400]),
     "a chunk without its end": (CHUNKED + b"f\r\n" + TEXT + b"XX0\r\n\r\n", [400]),
     "trailers": (CHUNKED + b"f\r\n" + TEXT + b"\r\n0\r\nContent-Length: 99\r\nHost: evil.example\r\n"
-        b"Transfer-Encoding: chunked\r\n\r\n", [200]),
+        + CODED + b"chunked\r\n\r\n", [200]),
     "a trailer without a colon": (CHUNKED + b"f\r\n" + TEXT + b"\r\n0\r\nnonsense\r\n\r\n", [400]),
     "a trailer of 200 kB": (
         CHUNKED + b"f\r\n" + TEXT + b"\r\n0\r\nx: " + b"a" * 200_000 + b"\r\n\r\n", [400]),
-    "a chunk with an extension": (HEAD + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
-        b'2;a="b"\r\n{}\r\n0\r\n\r\n', [400]),
-    "a folded header": (
-        b"GET /health HTTP/1.1\r\nHost: localhost\r\nx: a\r\n b\r\nConnection: close\r\n\r\n", [200]),
+    "a chunk with an extension": (
+        HEAD + CODED + b'chunked\r\nConnection: close\r\n\r\n2;a="b"\r\n{}\r\n' + END, [400]),
+    "a folded header": (GET + b"x: a\r\n b\r\nConnection: close\r\n\r\n", [200]),
     "lines that end with LF": (b"GET /health HTTP/1.1\nHost: localhost\nConnection: close\n\n", [200, 400]),
-    "two requests in one write": (GET + b"\r\n" + GET + b"Connection: close\r\n\r\n", [200]),
+    "two requests in one write": (GET + b"\r\n" + closed(), [200]),
 }  # fmt: skip
 """What is sent, and the statuses that the first answer may have."""
 
@@ -354,7 +340,7 @@ def test_requests_sent_ahead_are_answered_in_their_order(plain: Client) -> None:
         sent(
             plain.port,
             b"".join(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body) for body in bodies),
-            GET + b"Connection: close\r\n\r\n",
+            closed(),
         )
     )
     assert statuses(found) == [200] * 5
@@ -428,7 +414,7 @@ def test_accept_is_not_tried_all_the_time(
 
     with serving(demo.DRAFT) as client:
         monkeypatch.setattr(socket.socket, "accept", accept)
-        with sent(client.port, GET + b"Connection: close\r\n\r\n") as waiting:
+        with sent(client.port, closed()) as waiting:
             until(lambda: n_calls >= 1)
             time.sleep(0.5)
             assert n_calls <= 25
