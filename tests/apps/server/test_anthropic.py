@@ -139,41 +139,34 @@ def test_a_receipt_on_request(client: Client, alone: InferenceEngine) -> None:
 # --- conversations ------------------------------------------------------------------------------------
 
 
+def said(role: str, *content: Any) -> dict[str, Any]:
+    return {"role": role, "content": list(content)}
+
+
+def text(value: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": value, **more}
+
+
+def result(id: str, **more: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": id, **more}
+
+
 def test_messages_as_the_template_has_them() -> None:
     call = {"type": "tool_use", "id": "x1", "name": "room", "input": {"n": 3, "s": "ä"}}
+    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    calls = [{**call, "caller": {"type": "direct"}}, {**call, "id": "x2", "input": {}}]
+    results = [result("x2", content="open"), result("x1", is_error=True, content=[text("a"), text("b")])]
     messages = [
         {"role": "user", "content": "one"},
-        {"role": "user", "content": [{"type": "text", "text": "two", **CACHED}]},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "hm", "signature": "s"},
-                {"type": "text", "text": "so", "citations": None},
-                {**call, "caller": {"type": "direct"}},
-                {**call, "id": "x2", "input": {}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {"type": "tool_result", "tool_use_id": "x2", "content": "open"},
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "x1",
-                    "is_error": True,
-                    "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
-                },
-                {"type": "text", "text": "go"},
-                {"type": "tool_result", "tool_use_id": "other"},
-            ],
-        },
+        said("user", text("two", **CACHED)),
+        said("assistant", thought, text("so", citations=None), *calls),
+        said("user", *results, text("go"), result("other")),
         {"role": "system", "content": "Be quick."},
-        {"role": "assistant", "content": [{"type": "text", "text": "I"}]},
+        said("assistant", text("I")),
         {"role": "assistant", "content": "go"},
     ]
     function = {"name": "room", "arguments": '{"n": 3, "s": "ä"}'}
-    system = [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]
-    found, answer = conversation_messages(system, messages)
+    found, answer = conversation_messages([text("Be"), text("brief.")], messages)
     assert answer == "I\ngo"
     assert found == [
         {"role": "system", "content": "Be\nbrief."},
@@ -201,65 +194,46 @@ URL_IMAGE = {"type": "image", "source": {"type": "url", "url": "https://a/b.png"
 
 
 @pytest.mark.parametrize(
-    ("message", "place", "text"),
+    ("message", "place", "wanted"),
     [
         ({"role": "tool", "content": "x"}, ".role", "expected one of user, assistant, system, got 'tool'"),
         ({"content": "x"}, ".role", "expected one of"),
         ({"role": "user"}, ".content", "expected a text or a list of blocks, got None"),
         ({"role": "user", "content": "x", "name": "y"}, ".name", "expected one of role, content"),
-        ({"role": "system", "content": [IMAGE]}, ".content[0]", "of type text, got 'image'"),
-        ({"role": "user", "content": [{"type": "image"}]}, ".content[0].source", "expected an object"),
-        ({"role": "user", "content": [URL_IMAGE]}, ".content[0].source.type", "the server fetches nothing"),
-        ({"role": "user", "content": [{"type": "document"}]}, ".content[0]", "got 'document'"),
-        ({"role": "user", "content": ["x"]}, ".content[0]", "expected a block of type text or image"),
-        ({"role": "user", "content": [{"type": "tool_use"}]}, ".content[0]", "got 'tool_use'"),
-        ({"role": "system", "content": [{"type": "thinking"}]}, ".content[0]", "got 'thinking'"),
-        ({"role": "user", "content": [{"type": "text"}]}, ".content[0].text", "expected a text, got None"),
+        (said("system", IMAGE), ".content[0]", "of type text, got 'image'"),
+        (said("user", {"type": "image"}), ".content[0].source", "expected an object"),
+        (said("user", URL_IMAGE), ".content[0].source.type", "the server fetches nothing"),
+        (said("user", {"type": "document"}), ".content[0]", "got 'document'"),
+        (said("user", "x"), ".content[0]", "expected a block of type text or image"),
+        (said("user", {"type": "tool_use"}), ".content[0]", "got 'tool_use'"),
+        (said("system", {"type": "thinking"}), ".content[0]", "got 'thinking'"),
+        (said("user", {"type": "text"}), ".content[0].text", "expected a text, got None"),
+        (said("user", text("x", oops=1)), ".content[0].oops", "got another field"),
+        (said("user", text("x", citations=[1])), ".content[0].citations", "expected none"),
         (
-            {"role": "user", "content": [{"type": "text", "text": "x", "oops": 1}]},
-            ".content[0].oops",
-            "got another field",
-        ),
-        (
-            {"role": "user", "content": [{"type": "text", "text": "x", "citations": [1]}]},
-            ".content[0].citations",
-            "expected none",
-        ),
-        (
-            {
-                "role": "user",
-                "content": [{"type": "tool_result", "tool_use_id": "a", "content": [URL_IMAGE]}],
-            },
+            said("user", result("a", content=[URL_IMAGE])),
             ".content[0].content[0].source.type",
             "expected base64",
         ),
+        (said("user", result("a", is_error="no")), ".content[0].is_error", "expected true or false"),
+        (said("user", {"type": "tool_result"}), ".content[0].tool_use_id", "expected a text"),
         (
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "is_error": "no"}]},
-            ".content[0].is_error",
-            "expected true or false",
-        ),
-        (
-            {"role": "user", "content": [{"type": "tool_result"}]},
-            ".content[0].tool_use_id",
-            "expected a text",
-        ),
-        (
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": "{}"}]},
+            said("assistant", {"type": "tool_use", "id": "a", "name": "b", "input": "{}"}),
             ".content[0].input",
             "expected an object",
         ),
         (
-            {"role": "assistant", "content": [{"type": "thinking", "thinking": "x"}]},
+            said("assistant", {"type": "thinking", "thinking": "x"}),
             ".content[0]",
             "expected text alone in a last message that the answer goes on from",
         ),
     ],
 )
-def test_messages_that_are_refused(client: Client, message: Any, place: str, text: str) -> None:
+def test_messages_that_are_refused(client: Client, message: Any, place: str, wanted: str) -> None:
     for path, more in ((PATH, {"max_tokens": 1}), (COUNT, {})):
         fault = error_of(client.ask(path, {"messages": [*ASK, message], **more}), 400)
         assert fault["message"].startswith(f"messages[1]{place}: "), fault
-        assert text in fault["message"]
+        assert wanted in fault["message"]
 
 
 def error_of(answer: Answer, status: int, kind: str = "invalid_request_error") -> dict[str, Any]:
