@@ -191,33 +191,28 @@ def test_formats(client: Client) -> None:
 # --- conversations ------------------------------------------------------------------------------------
 
 
+def part(text: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": text}
+
+
+def result(id: str, output: Any) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": id, "output": output}
+
+
 def test_items_as_the_template_has_them() -> None:
     function = {"call_id": "x1", "name": "room", "arguments": '{"n": 3}'}
+    thought = {"type": "reasoning_text", "text": "hm"}
+    said = {"type": "output_text", "text": "so", "annotations": [], "logprobs": []}
     items = [
         {"role": "developer", "content": "Be quick."},
-        {
-            "role": "user",
-            "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}],
-        },
-        {
-            "type": "reasoning",
-            "id": "rs_1",
-            "summary": [],
-            "content": [{"type": "reasoning_text", "text": "hm"}],
-            "encrypted_content": None,
-        },
-        {
-            "type": "message",
-            "id": "msg_1",
-            "status": "completed",
-            "role": "assistant",
-            "content": [{"type": "output_text", "text": "so", "annotations": [], "logprobs": []}],
-        },
+        {"role": "user", "content": [part("a"), part("b")]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [thought], "encrypted_content": None},
+        {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [said]},
         {"type": "function_call", "id": "fc_1", "status": "completed", **function},
         {"type": "function_call", **function, "call_id": "x2", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "x1", "output": "open"},
-        {"type": "function_call_output", "call_id": "x2", "output": [{"type": "input_text", "text": "shut"}]},
-        {"type": "function_call_output", "call_id": "other", "output": ""},
+        result("x1", "open"),
+        result("x2", [part("shut")]),
+        result("other", ""),
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "well"}]},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "then"}]},
         {"type": "function_call", **function, "call_id": "x3"},
@@ -229,24 +224,16 @@ def test_items_as_the_template_has_them() -> None:
     def call(id: str, arguments: str) -> dict[str, Any]:
         return {"id": id, "type": "function", "function": {"name": "room", "arguments": arguments}}
 
+    calls = [call("x1", '{"n": 3}'), call("x2", "{}")]
+    later = {"reasoning_content": "well\nthen", "tool_calls": [call("x3", '{"n": 3}')]}
     expected = [
         {"role": "system", "content": "Be brief.\n\nBe quick."},
         {"role": "user", "content": "a\nb"},
-        {
-            "role": "assistant",
-            "content": "so",
-            "reasoning_content": "hm",
-            "tool_calls": [call("x1", '{"n": 3}'), call("x2", "{}")],
-        },
+        {"role": "assistant", "content": "so", "reasoning_content": "hm", "tool_calls": calls},
         {"role": "tool", "tool_call_id": "x1", "content": "open", "name": "room"},
         {"role": "tool", "tool_call_id": "x2", "content": "shut", "name": "room"},
         {"role": "tool", "tool_call_id": "other", "content": ""},
-        {
-            "role": "assistant",
-            "content": "",
-            "reasoning_content": "well\nthen",
-            "tool_calls": [call("x3", '{"n": 3}')],
-        },
+        {"role": "assistant", "content": "", **later},
         {"role": "system", "content": "Stop."},
         {"role": "assistant", "content": "no"},
         {"role": "assistant", "content": "yes"},
@@ -522,9 +509,9 @@ def test_what_comes_of_a_call_goes_back_to_the_model(caller: Client) -> None:
     body = {**CALL, "parallel_tool_calls": False}
     first = caller.ask(PATH, body).json
     (call,) = first["output"]
-    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "open"}
-    by_id = alike(caller, {**body, "input": [result], "previous_response_id": first["id"]})
-    by_items = alike(caller, {**body, "input": [*ASK, call, result]})
+    opened = result(call["call_id"], "open")
+    by_id = alike(caller, {**body, "input": [opened], "previous_response_id": first["id"]})
+    by_items = alike(caller, {**body, "input": [*ASK, call, opened]})
     check_call(by_id["output"][0])
     assert by_id["output"] == by_items["output"]
 
@@ -533,17 +520,17 @@ def test_calls_as_sdks_send_them_back(caller: Client) -> None:
     """The AI SDK sends ids of items that are stored, OpenAI's for Node a field that its helper has added."""
     body = {**CALL, "parallel_tool_calls": False}
     (call,) = caller.ask(PATH, body).json["output"]
-    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "open"}
-    whole = alike(caller, {**body, "input": [*ASK, call, result]})
+    opened = result(call["call_id"], "open")
+    whole = alike(caller, {**body, "input": [*ASK, call, opened]})
     parsed = [{**call, "parsed_arguments": each} for each in (None, json.loads(call["arguments"]))]
     for sent in ({"type": "item_reference", "id": call["id"]}, {"id": call["id"]}, *parsed):
-        assert alike(caller, {**body, "input": [*ASK, sent, result]})["output"] == whole["output"]
-    by_items = {"model": "caller", "input": [*ASK, call, result], "tools": CALL["tools"]}
-    by_id = {**by_items, "input": [*ASK, {"id": call["id"]}, result]}
+        assert alike(caller, {**body, "input": [*ASK, sent, opened]})["output"] == whole["output"]
+    by_items = {"model": "caller", "input": [*ASK, call, opened], "tools": CALL["tools"]}
+    by_id = {**by_items, "input": [*ASK, {"id": call["id"]}, opened]}
     assert len({caller.ask(f"{PATH}/input_tokens", each).text for each in (by_items, by_id)}) == 1
     (unkept,) = caller.ask(PATH, {**body, "store": False}).json["output"]
     for id in (unkept["id"], "fc_x", 5):
-        answer = caller.ask(PATH, {**body, "input": [*ASK, {"type": "item_reference", "id": id}, result]})
+        answer = caller.ask(PATH, {**body, "input": [*ASK, {"type": "item_reference", "id": id}, opened]})
         assert answer.refusal("param", "code") == (400, "input[1].id", "item_not_found")
 
 
@@ -597,9 +584,9 @@ def test_functions_of_namespaces(caller: Client) -> None:
     assert shown["name"] == "mcp__house" and [each["name"] for each in shown["tools"]] == ["room"]
     first = caller.ask(PATH, body).json
     assert caller.ask(f"{PATH}/{first['id']}").json["output"] == first["output"]
-    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "open"}
-    by_id = alike(caller, {**body, "input": [result], "previous_response_id": first["id"]})
-    by_items = alike(caller, {**body, "input": [*ASK, first["output"][0], result]})
+    opened = result(call["call_id"], "open")
+    by_id = alike(caller, {**body, "input": [opened], "previous_response_id": first["id"]})
+    by_items = alike(caller, {**body, "input": [*ASK, first["output"][0], opened]})
     assert by_id["output"] == by_items["output"] and by_id["usage"] == by_items["usage"]
 
 
