@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,16 @@ def client(seeing: Client) -> Client:
     return seeing
 
 
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+CONTENT = "messages[0].content[{1}]"
+
+
 def user(*content: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [{"type": "text", "text": "a"}, *content]}]
+
+
+def said(part: Callable[[bytes], Any], media: Iterable[bytes], **options: Any) -> dict[str, Any]:
+    return {"messages": user(*map(part, media)), **options}
 
 
 def tool_result(*blocks: Any) -> list[dict[str, Any]]:
@@ -44,43 +53,45 @@ def input_part(data: bytes) -> dict[str, Any]:
     return {"type": "input_image", "image_url": url(data)}
 
 
+def given(*parts: Any, **options: Any) -> dict[str, Any]:
+    return {"input": [{"role": "user", "content": list(parts)}], **options}
+
+
 def output(*pictures: bytes) -> list[dict[str, Any]]:
     call = {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"}
     parts = list(map(input_part, pictures))
     return [call, {"type": "function_call_output", "call_id": "c", "output": parts}]
 
 
+def ollama(*media: bytes) -> dict[str, Any]:
+    asked = {"role": "user", "content": "a", "images": list(map(encoded, media))}
+    options = {"options": {"num_predict": 1}, "stream": False}
+    return {"messages": [{"role": "system", "content": "a"}, asked], **options}
+
+
+def ollama_prompt(*media: bytes, **options: Any) -> dict[str, Any]:
+    return {"prompt": "a", "images": list(map(encoded, media)), "stream": False, **options}
+
+
+def embedded(*pictures: bytes) -> dict[str, Any]:
+    return {"content": list(map(part_of_url, pictures))}
+
+
 FORMS: dict[str, tuple[str, Callable[..., dict[str, Any]], str]] = {
-    "chat": (
-        "/v1/chat/completions",
-        lambda *p: {"messages": user(*map(part_of_url, p)), "max_tokens": 1},
-        "messages[0].content[{1}].image_url.url",
-    ),
-    "chat, plain": (
-        "/v1/chat/completions",
-        lambda *p: {"messages": user(*map(input_part, p)), "max_tokens": 1},
-        "messages[0].content[{1}].image_url",
-    ),
-    "tokens of a chat": (
-        "/v1/chat/completions/input_tokens",
-        lambda *p: {"messages": user(*map(part_of_url, p))},
-        "messages[0].content[{1}].image_url.url",
-    ),
+    "chat": (CHAT, lambda *p: said(part_of_url, p, max_tokens=1), f"{CONTENT}.image_url.url"),
+    "chat, plain": (CHAT, lambda *p: said(input_part, p, max_tokens=1), f"{CONTENT}.image_url"),
+    "tokens of a chat": (f"{CHAT}/input_tokens", lambda *p: said(part_of_url, p), f"{CONTENT}.image_url.url"),
     "responses": (
-        "/v1/responses",
-        lambda *p: {"input": [{"role": "user", "content": list(map(input_part, p))}], "max_output_tokens": 1},
+        RESPONSES,
+        lambda *p: given(*map(input_part, p), max_output_tokens=1),
         "input[0].content[{0}].image_url",
     ),
     "responses, a tool": (
-        "/v1/responses",
+        RESPONSES,
         lambda *p: {"input": output(*p), "max_output_tokens": 1},
         "input[1].output[{0}].image_url",
     ),
-    "anthropic": (
-        "/v1/messages",
-        lambda *p: {"messages": user(*map(block, p)), "max_tokens": 1},
-        "messages[0].content[{1}].source.data",
-    ),
+    "anthropic": ("/v1/messages", lambda *p: said(block, p, max_tokens=1), f"{CONTENT}.source.data"),
     "anthropic, several messages of a role": (
         "/v1/messages",
         lambda *p: {"messages": [*user(), *user(*map(block, p))], "max_tokens": 1},
@@ -93,31 +104,12 @@ FORMS: dict[str, tuple[str, Callable[..., dict[str, Any]], str]] = {
     ),
     "tokens of anthropic": (
         "/v1/messages/count_tokens",
-        lambda *p: {"messages": user(*map(block, p))},
-        "messages[0].content[{1}].source.data",
+        lambda *p: said(block, p),
+        f"{CONTENT}.source.data",
     ),
-    "ollama": (
-        "/api/chat",
-        lambda *p: {
-            "messages": [
-                {"role": "system", "content": "a"},
-                {"role": "user", "content": "a", "images": list(map(encoded, p))},
-            ],
-            "options": {"num_predict": 1},
-            "stream": False,
-        },
-        "messages[1].images[{0}]",
-    ),
-    "ollama, a prompt": (
-        "/api/generate",
-        lambda *p: {"prompt": "a", "images": list(map(encoded, p)), "stream": False},
-        "images[{0}]",
-    ),
-    "ollama, a raw prompt": (
-        "/api/generate",
-        lambda *p: {"prompt": "a", "images": list(map(encoded, p)), "raw": True, "stream": False},
-        "images[{0}]",
-    ),
+    "ollama": ("/api/chat", ollama, "messages[1].images[{0}]"),
+    "ollama, a prompt": ("/api/generate", ollama_prompt, "images[{0}]"),
+    "ollama, a raw prompt": ("/api/generate", partial(ollama_prompt, raw=True), "images[{0}]"),
     "llama-server": (
         "/completion",
         lambda *p: {"prompt": multimodal(*p), "n_predict": 1},
@@ -130,17 +122,17 @@ FORMS: dict[str, tuple[str, Callable[..., dict[str, Any]], str]] = {
     ),
     "embeddings": (
         "/v1/embeddings",
-        lambda *p: {"input": [{"content": list(map(part_of_url, p))}], "pooling": "mean"},
+        lambda *p: {"input": [embedded(*p)], "pooling": "mean"},
         "input[0].content[{0}].image_url.url",
     ),
     "embeddings of a conversation": (
         "/v1/embeddings",
-        lambda *p: {"messages": user(*map(part_of_url, p)), "pooling": "mean"},
-        "messages[0].content[{1}].image_url.url",
+        lambda *p: said(part_of_url, p, pooling="mean"),
+        f"{CONTENT}.image_url.url",
     ),
     "llama-server's embeddings": (
         "/embedding",
-        lambda *p: {"content": {"content": list(map(part_of_url, p))}, "pooling": "mean"},
+        lambda *p: {"content": embedded(*p), "pooling": "mean"},
         "content.content[{0}].image_url.url",
     ),
 }
@@ -285,33 +277,29 @@ def test_errors_of_sounds_in_ollamas_images(hears: Client, client: Client, name:
     assert f"{place}: the model takes no sounds" in found.text, found.text
 
 
+def heard(data: bytes, **more: Any) -> dict[str, Any]:
+    return {"type": "input_audio", "input_audio": {"data": encoded(data), **more}}
+
+
+def audio_url(data: bytes) -> dict[str, Any]:
+    return {"type": "audio_url", "audio_url": {"url": url(data)}}
+
+
 AUDIO: dict[str, tuple[str, Callable[[bytes], dict[str, Any]], str]] = {
     "chat": (
-        "/v1/chat/completions",
-        lambda data: {
-            "messages": user({"type": "input_audio", "input_audio": {"data": encoded(data), "format": "wav"}})
-        },
+        CHAT,
+        lambda data: {"messages": user(heard(data, format="wav"))},
         "messages[0].content[1].input_audio.data",
     ),
     "audio_url": (
-        "/v1/chat/completions",
-        lambda data: {"messages": user({"type": "audio_url", "audio_url": {"url": url(data)}})},
+        CHAT,
+        lambda data: {"messages": user(audio_url(data))},
         "messages[0].content[1].audio_url.url",
     ),
-    "responses": (
-        "/v1/responses",
-        lambda data: {
-            "input": [
-                {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": encoded(data)}}]}
-            ]
-        },
-        "input[0].content[0].input_audio.data",
-    ),
+    "responses": (RESPONSES, lambda data: given(heard(data)), "input[0].content[0].input_audio.data"),
     "llama-server": (
         "/completion",
-        lambda data: {
-            "prompt": {"content": [{"type": "input_audio", "input_audio": {"data": encoded(data)}}]}
-        },
+        lambda data: {"prompt": {"content": [heard(data)]}},
         "prompt.content[0].input_audio.data",
     ),
 }
