@@ -28,12 +28,6 @@ SCHEMA = {
     "required": ["name", "old"],
     "additionalProperties": False,
 }
-RECORD = """const plain = window.fetch;
-    window.sent = [];
-    window.fetch = (url, how) => {
-        if (typeof how?.body === "string") window.sent.push(JSON.parse(how.body));
-        return plain(url, how);
-    };"""
 
 
 @pytest.fixture(scope="module")
@@ -71,11 +65,7 @@ def test_a_conversation_is_written_and_kept(page: Page) -> None:
     assert page.one("#model-name").text == "tiny"
     page.set(more={"choices": ["The **fox** said:\n\n- hello\n- world"]}, temperature=0)
     assert page.ask("hello there") == "The fox said:helloworld"
-    assert [e.text for e in page.all(".message.assistant strong, .message.assistant li")] == [
-        "fox",
-        "hello",
-        "world",
-    ]
+    assert [e.text for e in page.all(".message.assistant :is(strong, li)")] == ["fox", "hello", "world"]
     assert page.texts(".message.user .text") == ["hello there"]
     numbers = page.one(".numbers").text
     assert "tokens/s" in numbers and "prompt tokens cached" in numbers
@@ -90,12 +80,10 @@ def test_a_conversation_is_written_and_kept(page: Page) -> None:
 
 @pytest.mark.slow
 def test_conversations_are_found_renamed_and_deleted(page: Page) -> None:
-    page.set(more={"choices": ["zebra"]})
-    page.ask("the first")
+    page.ask("the first", "zebra")
     page.press("New conversation")
     assert page.answers == []
-    page.set(more={"choices": ["giraffe"]})
-    page.ask("the second")
+    page.ask("the second", "giraffe")
     assert page.texts("#conversations .open") == ["the second", "the first"]
     page.one("#search").send_keys("zebr")
     page.until(lambda: page.texts("#conversations .open") == ["the first"])
@@ -166,8 +154,7 @@ def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Clien
 @pytest.mark.slow
 def test_a_reload_opens_the_conversation_that_another_tab_writes(page: Page, chat: Client) -> None:
     """News that come while the page begins draw it, and the empty conversation has no address."""
-    page.set(more={"choices": ["one"]})
-    page.ask("hello")
+    page.ask("hello", "one")
     first = page.driver.current_window_handle
     page.driver.switch_to.new_window("tab")
     page.driver.get(f"{chat.server.url}/health")
@@ -193,8 +180,7 @@ def test_a_reload_opens_the_conversation_that_another_tab_writes(page: Page, cha
 
 @pytest.mark.slow
 def test_a_conversation_that_cannot_be_read(page: Page) -> None:
-    page.set(more={"choices": ["one"]})
-    page.ask("hello")
+    page.ask("hello", "one")
     page.press("New conversation")
     page.stored_apart("const [c] = await store.all(); c.version = 9; await store.save(c)")
     page.press("hello", "#conversations")
@@ -204,18 +190,13 @@ def test_a_conversation_that_cannot_be_read(page: Page) -> None:
 
 @pytest.mark.slow
 def test_edits_and_other_answers_are_branches(page: Page) -> None:
-    page.run(RECORD)
-    page.set(more={"choices": ["one"]})
-    page.ask("first")
+    page.record()
+    page.ask("first", "one")
     page.ask("next")
     page.set(more={"choices": ["two"]})
     page.press("Another answer", ".message:last-child")
     page.until(lambda: page.answers == ["one", "two"] and not page.is_writing)
-    assert [m["content"] for m in page.run("return window.sent.at(-1)")["messages"]] == [
-        "first",
-        "one",
-        "next",
-    ]
+    assert [m["content"] for m in page.sent[-1]["messages"]] == ["first", "one", "next"]
     page.hover(page.one(".message.user"))
     page.press("Edit", ".message.user")
     box = page.one("form.edit textarea")
@@ -241,13 +222,13 @@ def test_edits_and_other_answers_are_branches(page: Page) -> None:
 
 @pytest.mark.slow
 def test_settings_are_in_the_request(page: Page) -> None:
-    page.run(RECORD)
+    page.record()
     page.press("Settings")
     assert float(page.one("#set-temperature").get_property("value")) == pytest.approx(0.8, abs=0.21)
     page.set(system="Be brief.", temperature="0.35", seed="7", max_tokens="3", stop="qq\nzz", top_k="1")
     page.one("#set-probabilities").click()
     page.ask("hello")
-    body = page.run("return window.sent[0]")
+    body = page.sent[0]
     assert body.pop("messages") == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "hello"},
@@ -273,12 +254,12 @@ def test_settings_are_in_the_request(page: Page) -> None:
 
 def test_probabilities_give_way_to_jump_forward(page: Page) -> None:
     """They are shown unless somebody says no: what was asked for must not fail for them."""
-    page.run(RECORD)
+    page.record()
     page.set(schema=SCHEMA, more={"jump_forward": True})
     jsonschema.validate(json.loads(page.ask("who?")), SCHEMA)
     page.set(more={"jump_forward": False})
     page.ask("who?")
-    assert [body.get("logprobs") for body in page.run("return window.sent")] == [None, True]
+    assert [body.get("logprobs") for body in page.sent] == [None, True]
 
 
 def test_a_schema(page: Page) -> None:
@@ -294,7 +275,7 @@ def test_a_schema(page: Page) -> None:
 
 def test_calls_are_shown_and_answered(page: Page, caller: Client) -> None:
     page.ready(caller.server.url)
-    page.run(RECORD)
+    page.record()
     more = {"tool_choice": "required", "parallel_tool_calls": False}
     page.set(tools=[ROOM], more=more, seed="1", max_tokens="300")
     page.send("open a room")
@@ -305,15 +286,12 @@ def test_calls_are_shown_and_answered(page: Page, caller: Client) -> None:
     page.one(".call textarea").send_keys("it is <open>")
     page.press("Send the result")
     page.ended(2)
-    first, second = page.run("return window.sent")
+    first, second = page.sent
     assert first["tools"] == [{"type": "function", "function": ROOM}]
     asked, answered = second["messages"][-2:]
-    assert asked["tool_calls"][0]["function"]["name"] == "room"
-    assert answered == {
-        "role": "tool",
-        "tool_call_id": asked["tool_calls"][0]["id"],
-        "content": "it is <open>",
-    }
+    (made,) = asked["tool_calls"]
+    assert made["function"]["name"] == "room"
+    assert answered == {"role": "tool", "tool_call_id": made["id"], "content": "it is <open>"}
     assert page.texts(".message.tool .who, .message.tool .text") == ["Result of room", "it is <open>"]
     assert not page.all(".call textarea")
     page.reload()
@@ -334,13 +312,13 @@ def test_reasoning_is_folded(page: Page, reasoner: Client) -> None:
 @pytest.mark.slow
 def test_thinking_is_switched_and_limited(page: Page, chat: Client, thinker: Client) -> None:
     page.ready(thinker.server.url)
-    page.run(RECORD)
+    page.record()
     page.set(max_tokens="12", seed="5", reasoning_budget="3")
     assert page.ask("why?") and page.one(".reasoning summary").text.startswith("Thought")
     page.set(thinking="off")
     assert page.ask("why?") and len(page.all(".reasoning summary")) == 1
     assert "Thinking off" in page.texts(".chip")
-    sent = page.run("return window.sent")
+    sent = page.sent
     assert [body.get("chat_template_kwargs") for body in sent] == [None, {"enable_thinking": False}]
     assert [body["reasoning_budget"] for body in sent] == [3, 3]
     page.ready(chat.server.url)  # whose template knows no reasoning
@@ -349,7 +327,7 @@ def test_thinking_is_switched_and_limited(page: Page, chat: Client, thinker: Cli
 
 @pytest.mark.slow
 def test_an_answer_goes_on(page: Page, chat: Client) -> None:
-    page.run(RECORD)
+    page.record()
     page.set(max_tokens="5", temperature="0")
     first = page.ask("hello")
     page.press("Continue")
@@ -359,7 +337,7 @@ def test_an_answer_goes_on(page: Page, chat: Client) -> None:
     rest = chat.ask("/v1/chat/completions", body).choice["message"]["content"]
     assert page.answers == [first + rest]
     assert page.one(".numbers").text.startswith("10 tokens") and not page.all(".branch-count")
-    asked = page.run("return window.sent[1]")
+    asked = page.sent[1]
     assert asked["messages"][-1] == {"role": "assistant", "content": first}
     assert (asked["continue_final_message"], asked["add_generation_prompt"]) == (True, False)
     page.press("Probabilities of the tokens")
@@ -388,33 +366,30 @@ def test_the_context_in_use_and_the_servers_rates(page: Page, chat: Client) -> N
 
 @pytest.mark.slow
 def test_files_go_into_the_message(page: Page, folder: Path) -> None:
-    page.run(RECORD)
+    page.record()
     page.set(more={"choices": ["read"]})
     texts = {"a.py": "print('```')\n", "notes é.md": "<b>x</b>", "gone.txt": "gone"}
     wrong = {
-        "empty.txt": b" \n",
-        "data.bin": b"\xff\xfe\x00",
-        "zero.txt": b"a\0b",
-        "large.txt": b"a" * 1_000_001,
+        "empty.txt": (b" \n", "is empty"),
+        "data.bin": (b"\xff\xfe\x00", "is neither"),
+        "zero.txt": (b"a\0b", "is neither"),
+        "large.txt": (b"a" * 1_000_001, "has 1.0 MB of text"),
     }
-    for name, data in {**{name: text.encode() for name, text in texts.items()}, **wrong}.items():
+    for name, text in texts.items():
+        (folder / name).write_bytes(text.encode())
+    for name, (data, _) in wrong.items():
         (folder / name).write_bytes(data)
     attach = page.driver.find_element("css selector", "#attach-file")
     attach.send_keys("\n".join(str(folder / name) for name in (*texts, *wrong)))
     page.until(lambda: page.texts(".chip.file") == list(texts) and len(page.texts(".toast")) == 4)
     told = "".join(page.texts(".toast"))
-    for part in (
-        "empty.txt is empty",
-        "data.bin is neither",
-        "zero.txt is neither",
-        "large.txt has 1.0 MB of text",
-    ):
-        assert part in told
+    for name, (_, reason) in wrong.items():
+        assert f"{name} {reason}" in told
     page.press("Remove gone.txt")
     page.one("#prompt").send_keys("What is it?", "\ue007")
     page.ended()
     expected = "What is it?\n\na.py:\n\n````py\nprint('```')\n````\n\nnotes é.md:\n\n```md\n<b>x</b>\n```"
-    assert page.run("return window.sent[0].messages.at(-1).content") == expected
+    assert page.sent[0]["messages"][-1]["content"] == expected
     assert page.texts(".message.user .text") == ["What is it?"] and not page.all("#files .chip")
     assert page.texts(".message .chip.file") == ["a.py", "notes é.md"]
     page.press("a.py", ".message")
@@ -425,8 +400,7 @@ def test_files_go_into_the_message(page: Page, folder: Path) -> None:
     page.press("Edit", ".message.user")
     page.one("form.edit textarea").send_keys("!", "\ue007")
     page.until(lambda: page.texts(".message.user .text") == ["What is it?!"] and not page.is_writing)
-    sent = page.run("return window.sent.at(-1).messages.at(-1).content")
-    assert sent == expected.replace("it?", "it?!")
+    assert page.sent[-1]["messages"][-1]["content"] == expected.replace("it?", "it?!")
     page.reload()
     assert page.texts(".message .chip.file") == ["a.py", "notes é.md"]
     attach = page.driver.find_element("css selector", "#attach-file")
@@ -535,8 +509,7 @@ def test_a_text_that_grows_is_followed_unless_the_reader_has_scrolled_up(page: P
 
 @pytest.mark.slow
 def test_slow_drawings_take_a_bounded_share_of_the_time(page: Page) -> None:
-    page.set(more={"choices": ["one"]})
-    page.ask("hello")
+    page.ask("hello", "one")
     script = """const message = { id: "a", role: "assistant", content: "", parent: null, chosen: null };
         const open = { chosen: "a", messages: [message] };
         const thread = new m.Thread({});
@@ -846,8 +819,7 @@ def test_the_keyboard_is_enough(page: Page) -> None:
 
 @pytest.mark.slow
 def test_every_control_is_reached_and_has_a_name(page: Page) -> None:
-    page.set(more={"choices": ["one"]})
-    page.ask("hi")
+    page.ask("hi", "one")
     page.press("Another answer")
     page.until(lambda: page.texts(".branch-count") == ["2/2"] and not page.is_writing)
     page.press("Settings")
@@ -1032,8 +1004,7 @@ def test_the_models_of_a_server(page: Page, folder: Path) -> None:
         page.until(lambda: "llama · context 4,096" in page.texts("#model-facts")[0])
         page.press("New conversation")
         assert page.one("#prompt").get_attribute("placeholder") == "Write a message"
-        page.set(more={"choices": ["hello"]})
-        page.ask("hi")
+        page.ask("hi", "hello")
         assert page.texts(".message.assistant .who") == ["tiny"]
         page.reload()
         assert page.one("#model-select").get_property("value") == "tiny"
@@ -1075,8 +1046,7 @@ def test_the_shipped_model_tells_stories(page: Page) -> None:
 
 @pytest.mark.slow
 def test_two_tabs_have_the_same_conversations(page: Page, chat: Client) -> None:
-    page.set(more={"choices": ["one"]})
-    page.ask("hello")
+    page.ask("hello", "one")
     first = page.driver.current_window_handle
     page.driver.switch_to.new_window("tab")
     try:
@@ -1084,8 +1054,7 @@ def test_two_tabs_have_the_same_conversations(page: Page, chat: Client) -> None:
         page.one(".status.ready")
         page.press("hello", "#conversations")
         page.until(lambda: page.answers == ["one"])
-        page.set(more={"choices": ["two"]})
-        page.ask("again")
+        page.ask("again", "two")
     finally:
         page.driver.close()
         page.driver.switch_to.window(first)
@@ -1181,24 +1150,18 @@ def test_files_of_conversations(page: Page, chat: Client, folder: Path) -> None:
     page.until(lambda: page.texts("#conversations .open") == ["hello", "hello"])
     data = json.loads(exported.read_text(encoding="utf-8"))
     for change, message in (
-        (lambda d: d.update(format="x"), "file: expected the format"),
-        (lambda d: d["conversations"][0].update(version=2), "conversations[0].version: expected 1, got 2"),
-        (lambda d: d["conversations"][0]["messages"][1].update(role="x"), "messages[1].role: expected user"),
-        (lambda d: d["conversations"][0]["messages"][0].update(content=5), "messages[0].content: expected"),
-        (lambda d: d["conversations"][0]["messages"][0].update(parent="q"), "messages[0].parent: expected"),
-        (lambda d: d["conversations"][0]["settings"].update(system=None), "settings.system: expected"),
-        (
-            lambda d: d["conversations"][0].update(title="x" * 1001),
-            "conversations[0].title: expected a short",
-        ),
-        (
-            lambda d: d["conversations"][0]["messages"][1]["stats"].update(rate="<b>"),
-            "stats: expected numbers",
-        ),
-        (lambda d: d["conversations"][0]["messages"][1].update(tokens=[1]), "tokens: expected tokens"),
+        (lambda d, c: d.update(format="x"), "file: expected the format"),
+        (lambda d, c: c.update(version=2), "conversations[0].version: expected 1, got 2"),
+        (lambda d, c: c["messages"][1].update(role="x"), "messages[1].role: expected user"),
+        (lambda d, c: c["messages"][0].update(content=5), "messages[0].content: expected"),
+        (lambda d, c: c["messages"][0].update(parent="q"), "messages[0].parent: expected"),
+        (lambda d, c: c["settings"].update(system=None), "settings.system: expected"),
+        (lambda d, c: c.update(title="x" * 1001), "conversations[0].title: expected a short"),
+        (lambda d, c: c["messages"][1]["stats"].update(rate="<b>"), "stats: expected numbers"),
+        (lambda d, c: c["messages"][1].update(tokens=[1]), "tokens: expected tokens"),
     ):
         wrong: dict[str, Any] = json.loads(json.dumps(data))
-        change(wrong)
+        change(wrong, wrong["conversations"][0])
         path = folder / "wrong.json"
         path.write_text(json.dumps(wrong), encoding="utf-8")
         load.send_keys(str(path))
@@ -1213,22 +1176,17 @@ def test_a_conversation_made_by_hand_harms_nobody(page: Page, folder: Path) -> N
     long = f"{markup} [x](javascript:window.pwned=3) " * (10_000_000 // 120)
     made = {"created": 1, "finish": markup, "model": markup, "error": markup, "name": markup}
     call = {"id": "1", "name": markup, "arguments": long}
+    token = {"text": markup, "logprob": 0, "top": [[markup, 0]]}
     messages = [
         {**made, "id": "a", "role": "user", "content": long, "parent": None, "chosen": "b"},
         {**made, "id": "b", "role": "assistant", "content": long, "parent": "a", "chosen": "c"},
         {**made, "id": "c", "role": "tool", "content": ">" * 1_000_000, "parent": "b", "chosen": "d"},
         {**made, "id": "d", "role": "assistant", "content": DANGEROUS, "parent": "c", "chosen": None}
-        | {
-            "reasoning": long,
-            "calls": [call],
-            "tokens": [{"text": markup, "logprob": 0, "top": [[markup, 0]]}],
-        },
+        | {"reasoning": long, "calls": [call], "tokens": [token]},
     ]
     conversation = {"version": 1, "id": "hand", "title": markup, "created": 1, "updated": 1, "chosen": "a"}
-    conversation |= {
-        "messages": messages,
-        "settings": {"system": markup, "stop": markup, "toolChoice": markup},
-    }
+    settings = {"system": markup, "stop": markup, "toolChoice": markup}
+    conversation |= {"messages": messages, "settings": settings}
     file = {"format": "oxillama-conversations", "version": 1, "conversations": [conversation]}
     path = folder / "hostile.json"
     path.write_text(json.dumps(file), encoding="utf-8")

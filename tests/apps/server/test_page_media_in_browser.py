@@ -14,7 +14,6 @@ import pytest
 from oxillama import InferenceEngine
 from oxillama.apps.server.models import Hosted
 from oxillama.models.media.decode import read_picture
-from tests.apps.server.test_page_in_browser import RECORD
 from tests.support.browser import Page
 from tests.support.media import WIDTH, picture, projector_file
 from tests.support.server import Client, serving
@@ -77,11 +76,11 @@ def give(page: Page, how: str, data: bytes, name: str = "cat.png", type: str = "
 def begin(page: Page, client: Client) -> None:
     page.ready(client.server.url)
     page.set(temperature=0, max_tokens=4)
-    page.run(RECORD)
+    page.record()
 
 
 def content(page: Page) -> Any:
-    return page.run("return window.sent.at(-1).messages.at(-1).content")
+    return page.sent[-1]["messages"][-1]["content"]
 
 
 @pytest.mark.slow
@@ -105,11 +104,10 @@ def test_pictures_are_attached_sent_shown_and_kept(page: Page, sees: Client) -> 
     assert shown == [("40", "30")] * 3
     page.reload()
     page.until(lambda: len(page.all(".message.user .medium canvas")) == 3)
-    page.run(RECORD)
+    page.record()
     page.set(temperature=0, max_tokens=4)
     page.ask("and now?")
-    n_parts = page.run("return window.sent.at(-1).messages[0].content.length")
-    assert n_parts == 4  # it goes with the conversation
+    assert len(page.sent[-1]["messages"][0]["content"]) == 4  # it goes with the conversation
 
 
 def test_a_picture_alone_is_a_message(page: Page, sees: Client) -> None:
