@@ -13,6 +13,14 @@ from oxillama.text.grammar import Vocabulary
 from oxillama.text.toolcalls import ToolCallGrammar
 from tests.support.tiny_file import write_tiny_model
 
+
+def closed(**properties: Any) -> dict[str, Any]:
+    """A schema of an object that has all of some properties, and no other."""
+    required = list(properties)
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+FRIEND = closed(name={"enum": ["Mia", "Tom"]}, old={"type": "boolean"})
 TOOLS: list[dict[str, Any]] = [
     {"name": "ping", "parameters": {}},
     {

@@ -12,6 +12,7 @@ from anthropic.types import MessageParam, ToolParam
 from pydantic import BaseModel
 
 from tests.support.server import Client
+from tests.support.tool_models import closed
 from tests.support.waiting import until
 
 MODEL, SERVER = {"ends": False}, {"api_keys": ("secret",)}
@@ -61,15 +62,7 @@ def test_a_schema_by_a_class(client: anthropic.Anthropic) -> None:
 
 
 def test_tools_and_their_results(caller: Client) -> None:
-    room: ToolParam = {
-        "name": "room",
-        "input_schema": {
-            "type": "object",
-            "properties": {"n": {"enum": [1, 2, 3]}},
-            "required": ["n"],
-            "additionalProperties": False,
-        },
-    }
+    room: ToolParam = {"name": "room", "input_schema": closed(n={"enum": [1, 2, 3]})}
     messages, ids = list(ASK), list[str]()
     with anthropic.Anthropic(base_url=caller.server.url, api_key="none", max_retries=0) as client:
         for _ in range(2):

@@ -10,13 +10,9 @@ import pytest
 
 from oxillama.text.toolcalls.openai_form import CallIds, call_id, id_stem
 from tests.support.server import Client
+from tests.support.tool_models import closed
 
-PARAMETERS = {
-    "type": "object",
-    "properties": {"n": {"enum": [1]}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
+PARAMETERS = closed(n={"enum": [1]})
 FUNCTION = {"name": "poll", "description": "Polls.", "parameters": PARAMETERS}
 TOOL = {"type": "function", "function": FUNCTION}
 BLOCK_TOOL = {"name": "poll", "description": "Polls.", "input_schema": PARAMETERS}

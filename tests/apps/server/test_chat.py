@@ -26,7 +26,7 @@ from oxillama.text.toolcalls.openai_form import CallIds, call_id, delta_of, whol
 from tests.support.fitted import chat_tokens
 from tests.support.server import Client, serving
 from tests.support.tiny_file import write_tiny_model
-from tests.support.tool_models import ROOM as FUNCTION
+from tests.support.tool_models import FRIEND as SCHEMA, ROOM as FUNCTION
 
 MODEL = {"context_length": 256}
 PATH = "/v1/chat/completions"
@@ -110,14 +110,6 @@ def test_logprobs(client: Client, alone: InferenceEngine) -> None:
     assert [e for c in streamed if c["logprobs"] for e in c["logprobs"]["content"]] == content
     plain = client.ask(PATH, {**body, "top_logprobs": None}).choice["logprobs"]["content"]
     assert [entry["top_logprobs"] for entry in plain] == [[]] * len(plain)
-
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"enum": ["Mia", "Tom"]}, "old": {"type": "boolean"}},
-    "required": ["name", "old"],
-    "additionalProperties": False,
-}
 
 
 @pytest.mark.parametrize(

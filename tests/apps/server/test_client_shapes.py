@@ -13,20 +13,12 @@ import pytest
 
 from tests.support.codex import codex_body
 from tests.support.server import Client
+from tests.support.tool_models import closed
 
 CHATS, RESPONSES = "/v1/chat/completions", "/v1/responses"
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {"good": {"type": "boolean"}, "level": {"type": "integer", "minimum": 0, "maximum": 9}},
-    "required": ["good", "level"],
-    "additionalProperties": False,
-}
-PARAMETERS = {
-    "type": "object",
-    "properties": {"days": {"type": "integer", "minimum": 0, "maximum": 9}},
-    "required": ["days"],
-    "additionalProperties": False,
-}
+DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}
+SCHEMA = closed(good={"type": "boolean"}, level=DIGIT)
+PARAMETERS = closed(days=DIGIT)
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": SCHEMA}}
 BOTH = {"messages": [{"role": "user", "content": "hello"}], "tools": [TOOL], "response_format": FORMAT}

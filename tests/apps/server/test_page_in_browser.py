@@ -19,15 +19,8 @@ from tests.support.browser import Page
 from tests.support.command_line import command, started
 from tests.support.server import Client, serving, serving_models
 from tests.support.tiny_file import write_tiny_model
-from tests.support.tool_models import ROOM
+from tests.support.tool_models import FRIEND as SCHEMA, ROOM
 from tests.support.waiting import idle, stopped
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"enum": ["Mia", "Tom"]}, "old": {"type": "boolean"}},
-    "required": ["name", "old"],
-    "additionalProperties": False,
-}
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from oxillama.apps.server.errors import ApiError
 from oxillama.apps.server.options import options_of
 from oxillama.errors import ConfigError
 from tests.support.server import Client
+from tests.support.tool_models import closed
 
 MODEL = {"n_layers": 1}
 SCHEMA = {"type": "object", "properties": {"b": {"type": "null"}}}
@@ -109,12 +110,7 @@ def test_other_values_are_refused(engine: InferenceEngine, body: dict[str, Any],
     assert message in str(error.value)
 
 
-ORDERED = {
-    "type": "object",
-    "properties": {"a": {"const": 1}, "z": {"const": 2}},
-    "required": ["a", "z"],
-    "additionalProperties": False,
-}
+ORDERED = closed(a={"const": 1}, z={"const": 2})
 NAMED = {"type": "json_schema", "json_schema": {"name": "answer", "schema": ORDERED}}
 FORMAT = {"type": "json_schema", "schema": ORDERED}
 TEXT = {"prompt": "x"}
