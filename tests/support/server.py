@@ -6,14 +6,16 @@ import http.client
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from oxillama import InferenceEngine
+from oxillama.apps.server.callers import CONTEXT, RequestContext
 from oxillama.apps.server.listening import Listening
 from oxillama.apps.server.models import Hosted, Models
+from oxillama.apps.server.workers import Pools
 from oxillama.base.config.server import ServerConfig
 from tests.support.waiting import until
 
@@ -136,6 +138,23 @@ def answer_of(connection: http.client.HTTPConnection) -> Answer:
 def bearer(key: str) -> dict[str, str]:
     """The header of a key."""
     return {"Authorization": f"Bearer {key}"}
+
+
+@contextmanager
+def working(n_processes: int) -> Iterator[Pools]:
+    """The pools of a server with ``n_processes``, in the context of a request."""
+    with closing(Pools(n_processes)) as pools, in_context(pools=pools):
+        yield pools
+
+
+@contextmanager
+def in_context(**fields: Any) -> Iterator[None]:
+    """Runs what is inside as a request with these fields of its context."""
+    token = CONTEXT.set(RequestContext(**fields))
+    try:
+        yield
+    finally:
+        CONTEXT.reset(token)
 
 
 @contextmanager

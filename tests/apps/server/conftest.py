@@ -15,7 +15,7 @@ import pytest
 from oxillama.apps.server.models import Hosted
 from oxillama.compat.engine import InferenceEngine
 from tests.support.browser import KINDS, Page, opened
-from tests.support.media import WIDTH, projector_file
+from tests.support.media import PAIRS, SHARED, WIDTH, projector_file
 from tests.support.server import Client, serving, serving_models
 from tests.support.tiny_file import CHATML, THINKING, write_tiny_model
 from tests.support.tool_models import NO_THOUGHTS, tool_model
@@ -99,6 +99,19 @@ def seeing(sighted: Path) -> Iterator[Client]:
     paths = (sighted / "tiny.gguf", sighted / "plain" / "plain.gguf")
     hosted = (Hosted(path.stem, InferenceEngine.from_gguf(path, num_threads=1)) for path in paths)
     with serving_models(*hosted) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def hears() -> Iterator[Client]:
+    """A server of a model that takes sounds."""
+    if "ultravox" not in PAIRS:
+        pytest.skip("the reference files are not there")
+    folder = SHARED / "ultravox"
+    engine = InferenceEngine.from_gguf(
+        folder / "text.gguf", mmproj=folder / "mmproj.gguf", num_threads=1, chat_template="chatml"
+    )
+    with serving(engine, "hears") as found:
         yield found
 
 

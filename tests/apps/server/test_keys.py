@@ -30,7 +30,7 @@ from oxillama.engine.loop import Observers
 from oxillama.engine.protocols import Observer
 from oxillama.errors import LoadError
 from tests.support.command_line import command, started
-from tests.support.server import Answer, Client, answer_of, bearer, serving, serving_models
+from tests.support.server import Answer, Client, answer_of, bearer, in_context, serving, serving_models
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import stopped, until
 
@@ -143,11 +143,8 @@ def test_a_key_may_keep_a_model_longer() -> None:
         config = ServerConfig(models_idle_seconds=idle)
         request: Any = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(served=None)))
         request.app.state.served = SimpleNamespace(config=config)
-        token = callers.CONTEXT.set(callers.RequestContext(Caller("bob", limits)))
-        try:
+        with in_context(caller=Caller("bob", limits)):
             return kept_seconds(request, keep_alive, asks=True)
-        finally:
-            callers.CONTEXT.reset(token)
 
     for limits, idle, asked, expected in (
         (Limits(), 60, "5m", 300),

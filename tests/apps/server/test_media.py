@@ -17,15 +17,14 @@ import pytest
 
 from oxillama import InferenceEngine
 from oxillama.apps.server import media as module
-from oxillama.apps.server.callers import CONTEXT, RequestContext
 from oxillama.apps.server.errors import ApiError
 from oxillama.apps.server.models import Hosted
 from oxillama.apps.server.workers import Pools
 from oxillama.base.config import SchedulerConfig
 from oxillama.models.media.decode import Picture
 from oxillama.text.chat.prompt import chat_text
-from tests.support.media import PAIRS, SHARED, picture
-from tests.support.server import Answer, Client, serving
+from tests.support.media import SHARED, picture
+from tests.support.server import Answer, Client, serving, working
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -102,10 +101,8 @@ def test_openai(client: Client, alone: InferenceEngine) -> None:
         found = openai(client, text("once"), given, text("upon"), status=200)
         assert found.choice["message"]["content"] == answer
     prompt = found.json["usage"]["prompt_tokens"]
-    counted = client.ask(
-        "/v1/chat/completions/input_tokens", {"messages": said(text("once"), part, text("upon"))}
-    )
-    assert counted.json["input_tokens"] == prompt
+    body = {"messages": said(text("once"), part, text("upon"))}
+    assert client.ask("/v1/chat/completions/input_tokens", body).json["input_tokens"] == prompt
 
 
 def test_a_stream(client: Client, alone: InferenceEngine) -> None:
@@ -322,10 +319,8 @@ def test_nothing_is_fetched_or_opened(client: Client, address: str) -> None:
     for part in (image_url(address), {"type": "input_image", "image_url": address}):
         found = openai(client, part)
         assert (found.status, fetches in found.text) == (400, True), found.text
-    source = {"type": "url", "url": address}
-    found = client.ask(
-        "/v1/messages", {"messages": said({"type": "image", "source": source}), "max_tokens": 3}
-    )
+    image = {"type": "image", "source": {"type": "url", "url": address}}
+    found = client.ask("/v1/messages", {"messages": said(image), "max_tokens": 3})
     assert (found.status, fetches in found.text) == (400, True), found.text
     for part in ({"type": "image", "path": address}, {"type": "image", "image": address}):
         found = openai(client, part)
@@ -381,17 +376,14 @@ def test_what_is_no_picture(client: Client, part: Any, message: str) -> None:
 
 def test_media_stand_where_they_can(client: Client) -> None:
     image = {"prompt_string": "<__media__>", "multimodal_data": [encoded(png())]}
+    images = {"images": [encoded(png())]}
     for path, body, message in (
         ("/completion", {"prompt": {**image, "prompt_string": "none"}}, "one for each of 0 markers"),
         ("/completion", {"prompt": {**image, "multimodal_data": [3]}}, "expected a text, token ids"),
         ("/v1/completions", {"prompt": image}, "/completion, embeddings and chats take media"),
         ("/v1/embeddings", {"input": {**image, "multimodal_data": ["x"]}}, "input.multimodal_data[0]"),
-        (
-            "/api/generate",
-            {"images": [encoded(png())], "context": [3]},
-            "images: expected none beside context",
-        ),
-        ("/api/generate", {"images": [encoded(png())], "suffix": "a"}, "images: expected none beside suffix"),
+        ("/api/generate", {**images, "context": [3]}, "images: expected none beside context"),
+        ("/api/generate", {**images, "suffix": "a"}, "images: expected none beside suffix"),
     ):
         found = client.ask(path, body, status=400)
         assert message in found.text
@@ -420,11 +412,8 @@ def devour(data: bytes, kind: str) -> Any:
 
 @pytest.fixture
 def pools() -> Iterator[Pools]:
-    made = Pools(1)
-    token = CONTEXT.set(RequestContext(pools=made))
-    yield made
-    CONTEXT.reset(token)
-    made.close()
+    with working(1) as made:
+        yield made
 
 
 def test_a_process_decodes(pools: Pools) -> None:
@@ -476,13 +465,8 @@ def test_without_processes_a_thread_decodes(sighted: Path) -> None:
 
 def test_only_a_process_of_its_own_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "decoded_alone", None)
-    made = Pools(0)
-    token = CONTEXT.set(RequestContext(pools=made))
-    try:
+    with working(0):
         assert isinstance(module.decoded("a", encoded(png()), "image"), Picture)
-    finally:
-        CONTEXT.reset(token)
-        made.close()
 
 
 def test_encoders_run_in_threads_of_their_own(client: Client) -> None:
@@ -521,32 +505,26 @@ def test_an_encoder_stops_when_its_client_leaves(client: Client, monkeypatch: py
     assert openai(client, picture).status == 200
 
 
-@pytest.mark.skipif("ultravox" not in PAIRS, reason="the reference files are not there")
-def test_sounds_in_each_form() -> None:
+def test_sounds_in_each_form(hears: Client) -> None:
     pytest.importorskip("soundfile")
-    folder, data = SHARED / "ultravox", next(iter(sorted((SHARED / "sounds").glob("*.wav")))).read_bytes()
-    engine = InferenceEngine.from_gguf(
-        folder / "text.gguf", mmproj=folder / "mmproj.gguf", num_threads=1, chat_template="chatml"
-    )
+    data = next(iter(sorted((SHARED / "sounds").glob("*.wav")))).read_bytes()
+    engine = hears.hosted.ready()
     parts: list[Any] = [{"type": "audio", "audio": data}, text("a")]
     answer = engine.chat(said(*parts), **OPTIONS)
     given = "<__media__> a"
     plain = engine.generate(engine.model.feature("media").prompt(given, [data]), **OPTIONS)
-    with serving(engine, "hears") as client:
-        assert client.ask("/props").json["modalities"] == {"vision": False, "audio": True}
-        for part in (
-            {"type": "input_audio", "input_audio": {"data": encoded(data), "format": "wav"}},
-            {"type": "audio_url", "audio_url": {"url": url(data, "audio/wav")}},
-        ):
-            found = openai(client, part, text("a"), status=200)
-            assert found.choice["message"]["content"] == answer
-        prompt = {"prompt_string": given, "multimodal_data": [encoded(data)]}
-        found = client.ask("/completion", {"prompt": prompt, "temperature": 0, "n_predict": 6})
-        assert found.json["content"] == plain
-        wrong = openai(client, part_of_url(png()))
-        assert "the model takes no pictures: its projector file has no encoder" in wrong.text
-        form = {"type": "input_audio", "input_audio": {"data": encoded(data), "format": "exe"}}
-        assert "format: expected one of wav" in openai(client, form).text
+    assert hears.ask("/props").json["modalities"] == {"vision": False, "audio": True}
+    form = {"type": "input_audio", "input_audio": {"data": encoded(data), "format": "wav"}}
+    for part in (form, {"type": "audio_url", "audio_url": {"url": url(data, "audio/wav")}}):
+        found = openai(hears, part, text("a"), status=200)
+        assert found.choice["message"]["content"] == answer
+    prompt = {"prompt_string": given, "multimodal_data": [encoded(data)]}
+    found = hears.ask("/completion", {"prompt": prompt, "temperature": 0, "n_predict": 6})
+    assert found.json["content"] == plain
+    wrong = openai(hears, part_of_url(png()))
+    assert "the model takes no pictures: its projector file has no encoder" in wrong.text
+    form = {"type": "input_audio", "input_audio": {"data": encoded(data), "format": "exe"}}
+    assert "format: expected one of wav" in openai(hears, form).text
 
 
 def test_a_sound_becomes_samples(pools: Pools) -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine
 from oxillama.apps.server import media as module
 from oxillama.models.media import vision
 from tests.apps.server.test_media import block, encoded, part_of_url, png, url
-from tests.support.media import PAIRS, SHARED
-from tests.support.server import Client, serving
+from tests.support.server import Client
 
 CONTEXT = 256
 
@@ -217,18 +215,6 @@ def test_pixels_of_a_request_are_limited(client: Client, monkeypatch: pytest.Mon
 
 
 # --- sounds -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def hears() -> Iterator[Client]:
-    if "ultravox" not in PAIRS:
-        pytest.skip("the reference files are not there")
-    folder = SHARED / "ultravox"
-    engine = InferenceEngine.from_gguf(
-        folder / "text.gguf", mmproj=folder / "mmproj.gguf", num_threads=1, chat_template="chatml"
-    )
-    with serving(engine, "hears") as found:
-        yield found
 
 
 def sound(form: str = "WAV") -> bytes:

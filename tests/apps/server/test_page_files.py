@@ -47,9 +47,8 @@ def test_every_file_is_served_with_its_type_and_headers(client: Client) -> None:
 
 
 def test_the_policy_allows_the_servers_own_files_alone(client: Client) -> None:
-    policy = dict(
-        part.split(" ", 1) for part in client.ask("/").headers["content-security-policy"].split("; ")
-    )
+    parts = client.ask("/").headers["content-security-policy"].split("; ")
+    policy = dict(part.split(" ", 1) for part in parts)
     assert policy["default-src"] == "'none'"
     for kind in ("script-src", "style-src", "img-src", "connect-src"):
         assert policy[kind] == "'self'"
@@ -224,15 +223,8 @@ def printed(script: str, folder: Path) -> str:
 
 
 def test_an_import_that_is_none_is_refused(tmp_path: Path) -> None:
-    assert printed(IMPORT, tmp_path).split() == [
-        "2",
-        *["FormatError"] * 15,
-        "none",
-        "false",
-        "false",
-        "s",
-        "FormatError",
-    ]
+    wanted = f"2 {'FormatError ' * 15}none false false s FormatError"
+    assert printed(IMPORT, tmp_path).split() == wanted.split()
 
 
 MERGE = """

@@ -30,7 +30,7 @@ from oxillama.apps.server.processes import JobTooLate, NoProcess, Processes
 from oxillama.apps.server.prompts import LONG, bounded
 from oxillama.apps.server.workers import Pools
 from oxillama.text.chat.bridge import TokenizerBridge
-from tests.support.server import Client, serving
+from tests.support.server import Client, serving, working
 from tests.support.spread import leading
 from tests.support.waiting import until
 
@@ -386,19 +386,13 @@ def test_large_work_is_done_in_processes_with_the_same_answers(
 
 
 def test_a_long_text_is_tokenized_in_a_process(engine: InferenceEngine, ran: list[Any]) -> None:
-    text, pools = ("Once upon a time. " * LONG)[:LONG], Pools(1)
-    token = CONTEXT.set(RequestContext(pools=pools))
-    try:
+    text = ("Once upon a time. " * LONG)[:LONG]
+    with working(1):
         for each, jobs in ((text, ["packed_tokens"]), (text[1:], [])):
             ran.clear()
-            tokenizer = bounded(engine, fits=False)
-            assert tokenizer.encode(each, add_special=False) == engine.tokenizer.encode(
-                each, add_special=False
-            )
+            tokens = bounded(engine, fits=False).encode(each, add_special=False)
+            assert tokens == engine.tokenizer.encode(each, add_special=False)
             assert ran == jobs
-    finally:
-        CONTEXT.reset(token)
-        pools.close()
 
 
 def test_small_work_needs_no_process(engine: InferenceEngine, ran: list[Any]) -> None:

@@ -48,6 +48,15 @@ def recorded(folder: Path, n: int) -> list[Record]:
     return [read_record(path) for path in records_in(folder)]
 
 
+def verified(engine: InferenceEngine, text: Any) -> Any:
+    """What the engine finds of the receipt of a text in a record: that its text has been made."""
+    assert text.receipt is not None
+    found = engine.verify(text.receipt)
+    assert found.verified, found.message
+    assert digest(found.text) == text.hash
+    return found
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_every_interface(engine: InferenceEngine, tmp_path: Path, stream: bool) -> None:
     with serving(engine, record=tmp_path) as client:
@@ -68,10 +77,8 @@ def test_every_interface(engine: InferenceEngine, tmp_path: Path, stream: bool) 
             assert '"receipt": "' not in answer and '"receipt":"' not in answer
             assert len(record.texts) == body.get("n", 1) == record.head.n_texts
             for text in record.texts:
-                assert text.receipt is not None and text.receipt_hash == digest(text.receipt)
-                found = engine.verify(text.receipt)
-                assert found.verified, found.message
-                assert digest(found.text) == text.hash
+                found = verified(engine, text)
+                assert text.receipt_hash == digest(text.receipt or "")
                 assert (text.n_tokens, text.n_bytes) == (found.n_tokens, len(found.text.encode()))
     assert all(b"t0p-secret" not in file.read_bytes() for file in tmp_path.iterdir())
     assert len(list(tmp_path.iterdir())) == len(ASKED)
@@ -126,11 +133,8 @@ def test_calls_of_tools_and_reasoning_are_part_of_the_text(tmp_path: Path) -> No
         choice = client.ask("/v1/chat/completions", body).choice
         (record,) = recorded(tmp_path / "records", 1)
         (text,) = record.texts
-        assert text.receipt is not None
-        found = engine.verify(text.receipt)
+        found = verified(engine, text)
     assert choice["finish_reason"] == text.finish_reason == "tool_calls"
-    assert found.verified, found.message
-    assert digest(found.text) == text.hash
     assert choice["message"]["tool_calls"][0]["function"]["name"] in found.text
 
 
@@ -152,11 +156,8 @@ def test_a_text_that_its_client_leaves_is_recorded_so_far(endless: Path, tmp_pat
         connection.close()
         (record,) = recorded(tmp_path / "records", 1)
         (text,) = record.texts
-        assert text.finish_reason == "cancelled" and text.receipt is not None
-        assert text.n_tokens > 0
-        found = engine.verify(text.receipt)
-    assert found.verified, found.message
-    assert digest(found.text) == text.hash
+        assert text.finish_reason == "cancelled" and text.n_tokens > 0
+        verified(engine, text)
 
 
 def test_texts_that_the_end_cuts_go_on_from_snapshots(endless: Path, tmp_path: Path) -> None:
