@@ -41,9 +41,8 @@ def test_a_message(client: anthropic.Anthropic, server: Client) -> None:
 
 def test_a_streamed_message(client: anthropic.Anthropic, server: Client) -> None:
     expected = server.hosted.ready().chat(PLAIN, seed=4, regex="[a-z ]{20}")
-    with client.messages.stream(
-        model="tiny", max_tokens=80, messages=ASK, extra_body={**SEED, "regex": "[a-z ]{20}"}
-    ) as stream:
+    more = {**SEED, "regex": "[a-z ]{20}"}
+    with client.messages.stream(model="tiny", max_tokens=80, messages=ASK, extra_body=more) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
     assert text == final.content[0].text == expected  # type: ignore[union-attr]
