@@ -227,9 +227,12 @@ class Application:
     def __init__(self, engine: InferenceEngine, folder: Path) -> None:
         config = ServerConfig(slot_save_path=folder)
         self.app = create_app(Models([Hosted("tiny", engine)], config), config)
-        self.loop = asyncio.new_event_loop()
+        self.loop, self._life = asyncio.new_event_loop(), self.app.router.lifespan_context(self.app)
+        self.loop.run_until_complete(self._life.__aenter__())
 
     def close(self) -> None:
+        """Ends the application with its processes, and its engine."""
+        self.loop.run_until_complete(self._life.__aexit__(None, None, None))
         self.loop.close()
 
     def ask(self, path: str, body: Any, seconds: float = 60, kind: str = "application/json") -> Reply:
@@ -282,7 +285,6 @@ def tiny_application(folder: Path) -> Iterator[Application]:
     """The application of a model with 64 tokens of context, which is in a folder, as the slots are."""
     model = write_tiny_model(folder / "tiny.gguf", context_length=64)
     (folder / "slots").mkdir()
-    with InferenceEngine.from_gguf(model, num_threads=1) as engine:
-        found = Application(engine, folder / "slots")
-        yield found
-        found.close()
+    found = Application(InferenceEngine.from_gguf(model, num_threads=1), folder / "slots")
+    yield found
+    found.close()
