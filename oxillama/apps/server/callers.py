@@ -17,15 +17,16 @@ from collections.abc import Callable, Container, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-from starlette.types import Receive
+from typing import TYPE_CHECKING, Any
 
 from oxillama.apps.server.errors import ApiError, fault, invalid
 from oxillama.base.config import GenerationOptions
 from oxillama.base.config.server import ServerConfig, is_key
 from oxillama.engine.generation import Generation
 from oxillama.errors import ConfigError
+
+if TYPE_CHECKING:
+    from starlette.types import Receive  # a plain row of `oxillama batch` needs no package of the server
 
 log: logging.Logger = logging.getLogger(__name__)
 
