@@ -9,7 +9,6 @@ has no message, or takes longer than a minute.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -20,9 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from hypothesis import HealthCheck, given, seed, settings, strategies as st
 
-from oxillama.compat.engine import InferenceEngine
-from tests.support.server_bodies import PATHS, SEEDS, Application, bodies, fault
-from tests.support.tiny_file import write_tiny_model
+from tests.support.server_bodies import PATHS, SEEDS, bodies, fault, tiny_application
 
 
 def main() -> int:
@@ -34,34 +31,29 @@ def main() -> int:
     args = parser.parse_args()
     seen: Counter[int] = Counter()
     begun = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        model = write_tiny_model(Path(folder) / "tiny.gguf", context_length=64)
-        with InferenceEngine.from_gguf(model, num_threads=1) as engine:
-            application = Application(engine, Path(folder))
+    with tempfile.TemporaryDirectory() as folder, tiny_application(Path(folder)) as application:
 
-            @seed(args.seed)
-            @settings(
-                max_examples=args.requests,
-                deadline=None,
-                database=None,
-                suppress_health_check=list(HealthCheck),
-            )
-            @given(data=st.data())
-            def send(data: st.DataObject) -> None:
-                path = data.draw(st.sampled_from(PATHS))
-                body = data.draw(bodies(SEEDS[path]))
-                reply = application.ask(path, json.dumps(body).encode())
-                seen[reply.status] += 1
-                assert not (wrong := fault(path, body, reply)), wrong
+        @seed(args.seed)
+        @settings(
+            max_examples=args.requests,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(data=st.data())
+        def send(data: st.DataObject) -> None:
+            path = data.draw(st.sampled_from(PATHS))
+            body = data.draw(bodies(SEEDS[path]))
+            reply = application.ask(path, body)
+            seen[reply.status] += 1
+            assert not (wrong := fault(path, body, reply)), wrong
 
-            try:
-                send()
-            except (AssertionError, TimeoutError) as error:
-                print(error)
-                return 1
-            finally:
-                application.close()
-            engine.model.check_integrity()
+        try:
+            send()
+        except (AssertionError, TimeoutError) as error:
+            print(error)
+            return 1
+        application.app.state.served.hosted.ready().model.check_integrity()
     seconds = time.perf_counter() - begun
     shown = ", ".join(f"{n} times {status}" for status, n in sorted(seen.items()))
     print(f"{sum(seen.values())} requests to {len(PATHS)} paths in {seconds:.0f} s: {shown}")

@@ -210,7 +210,7 @@ def test_over_http_as_in_python(tmp_path: Path, stream: bool) -> None:
             text = "".join(part["delta"].get("content") or "" for part in parts if part["index"] == 0)
             assert not any("reasoning" in part["delta"] for part in parts)
         else:
-            text = answer.json["choices"][0]["message"]["content"]
+            text = answer.choice["message"]["content"]
             assert answer.json["usage"]["prompt_tokens"] == wanted.usage.prompt_tokens
         assert text == wanted.text and re.fullmatch(JSON, text)
 

@@ -19,6 +19,12 @@ KINDS = ("chromium", slow("firefox"))
 """The browsers, for `parametrize`."""
 SECONDS = 90
 NAMES = ("chromium", "chromium-browser", "google-chrome")
+RECORD = """const plain = window.fetch;
+    window.sent = [];
+    window.fetch = (url, how) => {
+        if (typeof how?.body === "string") window.sent.push(JSON.parse(how.body));
+        return plain(url, how);
+    };"""
 
 
 def programs() -> tuple[str, str]:
@@ -174,6 +180,12 @@ class Page:
         """Whether an answer is being written."""
         return bool(self.all("#stop"))
 
+    @property
+    def sent(self) -> list[Any]:
+        """The bodies that the page has sent since `record`."""
+        found: list[Any] = self.run("return window.sent")
+        return found
+
     def faults(self) -> list[str]:
         """What the console tells as an error since it was last asked."""
         if not self.is_chromium:
@@ -204,6 +216,10 @@ class Page:
         self.stored("await store.all();")  # behind the writes that were begun
         self.driver.refresh()
         self.one(".status.ready")
+
+    def record(self) -> None:
+        """Keeps the bodies that the page sends from now on, as `sent`."""
+        self.run(RECORD)
 
     def keys(self, *keys: str) -> None:
         """Presses keys, whatever has the focus; "Control+k" together."""
@@ -257,8 +273,10 @@ class Page:
         box.click()
         box.send_keys(text, "\ue007")  # Enter
 
-    def ask(self, text: str) -> str:
-        """Sends a message, waits for the end of the answer; its text."""
+    def ask(self, text: str, answer: str | None = None) -> str:
+        """Sends a message, waits for the end of the answer, whose text may be no other than ``answer``."""
+        if answer is not None:
+            self.set(more={"choices": [answer]})
         n = len(self.answers)
         self.send(text)
         return self.ended(n + 1)

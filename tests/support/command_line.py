@@ -15,6 +15,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,18 @@ Text = str | bytes
 
 def command(*args: Text | Path) -> list[str | bytes]:
     return [sys.executable, "-m", "oxillama", *(str(a) if isinstance(a, Path) else a for a in args)]
+
+
+@contextmanager
+def started(line: Sequence[Text], **how: Any) -> Iterator[subprocess.Popen[Any]]:
+    """A process whose stderr can be read, unless ``how`` says something else; it is killed at the end."""
+    usual = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "env": ENVIRONMENT}
+    process = subprocess.Popen(line, **{**usual, **how})
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from starlette.applications import Starlette
 
 from oxillama import InferenceEngine
@@ -21,6 +21,15 @@ from oxillama.apps.server.options import HARMLESS, OPTIONS
 from oxillama.apps.server.routes import ROUTES
 from oxillama.base.config.server import ServerConfig
 from tests.support.tiny_file import write_tiny_model
+
+BRIEFLY = settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+"""The same few examples at each time."""
 
 MESSAGES = [
     {"role": "system", "content": "Be brief."},
@@ -117,7 +126,8 @@ SEEDS: dict[str, list[Any]] = {
 }
 """Paths with bodies that are right, or nearly. A path that the server does not have is left out."""
 
-NAMES = sorted({*OPTIONS, *HARMLESS, "response_format", "messages", "prompt", "input", "type", "nonsense"})
+FIELDS = {name for each in ROUTES if isinstance(each.body, type) for name in each.body.model_fields}
+NAMES = sorted({*FIELDS, *OPTIONS, *HARMLESS, "response_format", "type", "num_ctx", "nonsense"})
 NUMBERS = [0, 1, -1, 2, 3, 0.5, 1.0, -0.5, 2**31, 2**63, 2**64, 10**30, 1e300, -(2**63) - 1]
 WORDS = ["", "auto", "none", "text", "\x00", "\ud800", "a" * 300, "{{", "root ::= root", "(a*)*b", "\u202e"]
 PLAIN = st.one_of(
@@ -172,13 +182,15 @@ def bodies(draw: Any, seeds: list[Any]) -> Any:
     for _ in range(draw(st.sampled_from([0, 1, 1, 1, 2, 3]))):
         path = draw(st.sampled_from(places(body)[1:] or [()]))
         kind = draw(st.sampled_from(["replace", "like", "like", "like", "add", "wrap", "repeat"]))
-        if kind == "add" and isinstance(body, dict):
-            name = draw(st.sampled_from([name for name in NAMES if name not in SLOW]))
-            body = {**body, name: draw(VALUES)}
-            continue
         inside = body
         for key in path:
             inside = inside[key]
+        if kind == "add":
+            place, held = (path, inside) if isinstance(inside, dict) else ((), body)
+            if isinstance(held, dict):
+                name = draw(st.sampled_from([name for name in NAMES if name not in SLOW]))
+                body = changed(body, place, {**held, name: draw(VALUES)})
+                continue
         made: Any = {"wrap": [inside], "repeat": [inside, inside]}.get(kind)
         if kind == "like":
             made = draw(like(inside))
@@ -192,6 +204,7 @@ class Reply:
 
     status: int
     body: bytes
+    kind: bytes = b""
 
 
 def route_of(path: str) -> str:
@@ -214,14 +227,18 @@ class Application:
     def __init__(self, engine: InferenceEngine, folder: Path) -> None:
         config = ServerConfig(slot_save_path=folder)
         self.app = create_app(Models([Hosted("tiny", engine)], config), config)
-        self.loop = asyncio.new_event_loop()
+        self.loop, self._life = asyncio.new_event_loop(), self.app.router.lifespan_context(self.app)
+        self.loop.run_until_complete(self._life.__aenter__())
 
     def close(self) -> None:
+        """Ends the application with its processes, and its engine."""
+        self.loop.run_until_complete(self._life.__aexit__(None, None, None))
         self.loop.close()
 
-    def ask(self, path: str, body: bytes, seconds: float = 60, kind: str = "application/json") -> Reply:
-        """The answer to a body. Raises TimeoutError if there is none."""
-        return self.loop.run_until_complete(asyncio.wait_for(reply_of(self.app, path, body, kind), seconds))
+    def ask(self, path: str, body: Any, seconds: float = 60, kind: str = "application/json") -> Reply:
+        """The answer to a body, bytes or what JSON has. Raises TimeoutError if there is none."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return self.loop.run_until_complete(asyncio.wait_for(reply_of(self.app, path, data, kind), seconds))
 
 
 async def reply_of(app: Starlette, path: str, body: bytes, kind: str) -> Reply:
@@ -238,7 +255,7 @@ async def reply_of(app: Starlette, path: str, body: bytes, kind: str) -> Reply:
 
     async def send(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            reply.status = message["status"]
+            reply.status, reply.kind = message["status"], dict(message["headers"]).get(b"content-type", b"")
         else:
             reply.body += message.get("body", b"")
 
@@ -254,8 +271,9 @@ def fault(path: str, body: Any, reply: Reply) -> str:
     """What is wrong with an answer; "" if nothing is."""
     shown = f"{path} {json.dumps(body)[:1000]}: {reply.status} {reply.body[:1000]!r}"
     if reply.status == 200:
-        return "" if b'"internal_error"' not in reply.body and reply.body else shown
-    if not 400 <= reply.status < 500 or len(reply.body) > 5000:
+        is_json = reply.kind != b"application/json" or isinstance(json.loads(reply.body), (dict, list))
+        return "" if b'"internal_error"' not in reply.body and reply.body and is_json else shown
+    if reply.status not in (400, 404, 422) or len(reply.body) > 3000:
         return shown
     error = json.loads(reply.body).get("error")
     message = error.get("message") if isinstance(error, dict) else error
@@ -267,7 +285,6 @@ def tiny_application(folder: Path) -> Iterator[Application]:
     """The application of a model with 64 tokens of context, which is in a folder, as the slots are."""
     model = write_tiny_model(folder / "tiny.gguf", context_length=64)
     (folder / "slots").mkdir()
-    with InferenceEngine.from_gguf(model, num_threads=1) as engine:
-        found = Application(engine, folder / "slots")
-        yield found
-        found.close()
+    found = Application(InferenceEngine.from_gguf(model, num_threads=1), folder / "slots")
+    yield found
+    found.close()

@@ -23,6 +23,10 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+THINKING = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
+"""Prompts open reasoning, which nothing switches off."""
+FIM = {f"tokenizer.ggml.fim_{name}_token_id": i for i, name in enumerate(("pre", "suf", "mid"), 1)}
+"""Metadata by which three tokens are said to be those of infill."""
 
 
 def tiny_vocabulary(pieces: Sequence[str] = (), eos: str = EOS) -> tuple[list[str], list[int], list[str]]:

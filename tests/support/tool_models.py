@@ -14,6 +14,14 @@ from oxillama.text.toolcalls.parameters import Tool
 from tests.support.automata import allowed
 from tests.support.tiny_file import write_tiny_model
 
+
+def closed(**properties: Any) -> dict[str, Any]:
+    """A schema of an object that has all of some properties, and no other."""
+    required = list(properties)
+    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+
+FRIEND = closed(name={"enum": ["Mia", "Tom"]}, old={"type": "boolean"})
 TOOLS: list[dict[str, Any]] = [
     {"name": "ping", "parameters": {}},
     {
@@ -79,6 +87,18 @@ STOPS = ("\n</parameter>\n", "</arg_value>\n", "</｜DSML｜parameter>\n", "</fu
 
 NO_THOUGHTS = AS_IT_IS[: AS_IT_IS.index("{% if m.reasoning")] + AS_IT_IS[AS_IT_IS.index("{{ m.content }}") :]
 """Without reasoning, which a random model would not end."""
+
+ROOM: dict[str, Any] = {
+    "name": "room",
+    "description": "Opens a room.",
+    "parameters": {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "s": {"enum": ["ab", "c"]}},
+        "required": ["n"],
+        "additionalProperties": False,
+    },
+}
+"""A function whose arguments are short, whatever a random model writes."""
 
 
 def tool_model(path: Path, template: str = AS_IT_IS, seed: int = 0) -> Path:

@@ -45,17 +45,14 @@ def check_size(n_bytes: int, fields: str) -> None:
         raise ApiError(400, message, param=fields.partition(",")[0], code="answer_too_large")
 
 
-def check_texts(options: GenerationOptions, n_texts: int, n_tokens: int | None) -> None:
+def check_texts(options: GenerationOptions, n_texts: int) -> None:
     """Raises ApiError if texts may have more log-probabilities than fit into an answer.
 
     One text has the limit of `within` alone, since few texts are as long as ``max_tokens``.
-
-    Args:
-        n_tokens: that each text may have at most; None if the body does not say.
     """
-    if options.n_top_logprobs is not None and n_texts > 1 and n_tokens is not None:
+    if options.n_top_logprobs is not None and n_texts > 1 and options.max_tokens is not None:
         each = LOGPROB_BYTES * (1 + options.n_top_logprobs)
-        check_size(n_texts * n_tokens * each, "n, max_tokens, top_logprobs")
+        check_size(n_texts * options.max_tokens * each, "n, max_tokens, top_logprobs")
 
 
 async def within(generations: Sequence[Generation], value_bytes: int = LOGPROB_BYTES) -> AsyncIterator[Delta]:

@@ -61,8 +61,7 @@ def create_app(
         if records is not None:
             await asyncio.to_thread(records.close)
 
-    files = the_page().paths if config.page else frozenset()
-    open_paths = (*OPEN_PATHS, *files)
+    files = frozenset(the_page()) if config.page else frozenset[str]()
     middleware = [
         Middleware(
             Gate,
@@ -70,7 +69,7 @@ def create_app(
             keys=keys,
             pools=pools,
             in_flight=in_flight,
-            open_paths=open_paths,
+            open_paths=files | {*OPEN_PATHS},
             unlogged_paths=files,
             error_body=error_body,
             records=records,

@@ -326,7 +326,7 @@ JSON_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 
 def parsed(data: bytes) -> Any:
     """The value that a body holds. Raises ValueError, RecursionError."""
-    if data.count(b"[") + data.count(b"{") > MOST_PARTS:  # at most so many of them are outside of strings
+    if data.count(b"[") + data.count(b"{") > MOST_PARTS:  # upper bound: brackets in strings count, too
         rest = JSON_STRING.sub(b"", data)
         if rest.count(b"[") + rest.count(b"{") > MOST_PARTS:
             raise ValueError(f"more than {MOST_PARTS} lists and objects")

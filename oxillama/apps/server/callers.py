@@ -19,15 +19,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import ApiError, fault, invalid
 from oxillama.base.config import GenerationOptions
 from oxillama.base.config.server import ServerConfig, is_key
+from oxillama.engine.generation import Generation
 from oxillama.errors import ConfigError
 
 if TYPE_CHECKING:
-    from starlette.types import Receive
-
-    from oxillama.engine.generation import Generation
+    from starlette.types import Receive  # a plain row of `oxillama batch` needs no package of the server
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -164,6 +163,7 @@ class RequestContext:
 
     Attributes:
         client: whose turn its work takes: the key, or the address of a client without one.
+        request_id: in the answer and the logs; None outside of a server.
         config, pools: of the server.
         receive: tells, once the body is read, that the client has gone; None where nobody can tell.
         n_bytes: of the body.
@@ -181,6 +181,7 @@ class RequestContext:
 
     caller: Caller = field(default_factory=Caller)
     client: str = ""
+    request_id: str | None = None
     config: ServerConfig = field(default_factory=ServerConfig)
     pools: Any = None
     receive: Receive | None = None
@@ -235,8 +236,7 @@ def within_limits(options: GenerationOptions, asked: Container[str]) -> Generati
     caller, config = context().caller, context().config
     changes: dict[str, Any] = {}
     if options.priority and not caller.limits.priority:
-        message = "priority: expected 0 for this key, got another"
-        raise ApiError(403, message, param="priority", code="priority_not_allowed")
+        raise fault("priority", "expected 0 for this key, got another", "priority_not_allowed", 403)
     for name, most in (("max_tokens", config.max_tokens_limit), ("timeout", config.timeout_limit)):
         value = getattr(options, name)
         if most is None or (value is not None and value <= most):
@@ -244,12 +244,7 @@ def within_limits(options: GenerationOptions, asked: Container[str]) -> Generati
         if value is None or name not in asked:
             changes[name] = most
         else:
-            raise ApiError(
-                400,
-                f"{name}: expected at most {most} on this server, got {value}",
-                param=name,
-                code="invalid_value",
-            )
+            raise invalid(name, f"at most {most} on this server", value)
     if caller.name:
         changes["tenant"] = caller.name
     if caller.salt:

@@ -8,7 +8,7 @@ from typing import Any
 
 from oxillama.apps.server.bodies import TemplateBody
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError, invalid, unsupported
+from oxillama.apps.server.errors import fault, invalid, unsupported
 from oxillama.apps.server.media import ClientMedia, HeldPrompt, marker_text
 from oxillama.apps.server.options import options_of
 from oxillama.apps.server.prompts import bounded, check_messages
@@ -122,11 +122,7 @@ class Chat:
         return replace(self, messages=messages)._escaped(engine), held  # rendering refuses other parts
 
     def prepared(
-        self,
-        engine: InferenceEngine,
-        request_id: str,
-        rest: Mapping[str, Any],
-        **fixed: Any,
+        self, engine: InferenceEngine, rest: Mapping[str, Any], **fixed: Any
     ) -> tuple[list[int], GenerationOptions]:
         """The token ids of the prompt, a `MediaPrompt` if it has media, and the options of the request.
 
@@ -136,12 +132,11 @@ class Chat:
         Raises ApiError, and errors of the library.
         """
         if self.tools and self.keeps_reasoning:
-            message = 'reasoning_format: "none" cannot be combined with tools'
-            raise ApiError(400, message, param="reasoning_format", code="invalid_value")
+            raise fault("reasoning_format", '"none" cannot be combined with tools', "invalid_value")
         if self.tools or self.tool_choice not in ("auto", "none"):
             fixed |= {"tools": self.tools or None, "tool_choice": self.tool_choice}
             fixed["parallel_tool_calls"] = self.parallel_tool_calls
-        options = options_of(rest, engine, {"max_tokens": None}, request_id=request_id, **fixed)
+        options = options_of(rest, engine, {"max_tokens": None}, **fixed)
         if self.all_variables.get(BUDGET) == 0 and options.reasoning_budget is None:
             options = options._changed(reasoning_budget=0)
         check_messages(engine, self.messages, self.name)
@@ -323,12 +318,3 @@ def tool_result(id: str, content: Any, names: Mapping[str, str]) -> dict[str, An
     """The result of a call as a message in OpenAI's form; ``names`` has the tools by the ids of calls."""
     message = {"role": "tool", "tool_call_id": id, "content": content}
     return {**message, "name": names[id]} if id in names else message
-
-
-def refuse_others(where: str, value: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raises ApiError for a field that is not known."""
-    for name, item in value.items():
-        if name not in known and item is not None:
-            place = f"{where}.{name[:200]}"
-            message = f"{place}: expected one of {', '.join(known)}, got another field"
-            raise ApiError(400, message, param=place, code="unknown_parameter")

@@ -23,14 +23,7 @@ import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from oxillama.apps.server.protocol import (
-    PIECE,
-    Flow,
-    Messages,
-    ProtocolLogger,
-    Repeated,
-    in_origin_form,
-)
+from oxillama.apps.server.protocol import PIECE, Flow, Messages, ProtocolLogger, Repeated, in_origin_form
 from oxillama.base.config.server import ServerConfig
 
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"

@@ -15,7 +15,7 @@ from oxillama.apps.decisions import openai, systemone
 from oxillama.apps.decisions.wire import Asked, WireError, shown
 from oxillama.apps.server.bodies import read_form, read_json
 from oxillama.apps.server.callers import whose
-from oxillama.apps.server.errors import ApiError, api_error
+from oxillama.apps.server.errors import ApiError, api_error, fault
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.media import ClientMedia
 from oxillama.apps.server.openai.vectors import all_of
@@ -44,6 +44,20 @@ def listed(least: int, most: int, key: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": item, "minItems": least, "maxItems": most}
 
 
+OF_OPENAI: dict[str, dict[str, Any]] = {
+    "predicate": {},
+    "choice": {"choices": listed(2, 255, {"value": {"type": ["string", "boolean"]}})},
+    "score": {"levels": listed(2, 10, {"label": {"type": "string"}})},
+}
+"""The fields of each type of question beside those that all have, with their JSON schemas."""
+
+CRITERIA: dict[str, dict[str, Any]] = {
+    "noul": {"type": ["object", "null"]},
+    "choice": {"type": "object", "minProperties": 1},
+    "score": {"type": "array", "minItems": 2, "maxItems": 10},
+}
+"""The JSON schemas of the criteria of System One's types of questions."""
+
 DECISIONS_BODY: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -53,17 +67,7 @@ DECISIONS_BODY: dict[str, Any] = {
             "type": "array",
             "items": {
                 "anyOf": [
-                    typed("predicate", NAMED, ("instructions",)),
-                    typed(
-                        "choice",
-                        {**NAMED, "choices": listed(2, 255, {"value": {"type": ["string", "boolean"]}})},
-                        ("instructions", "choices"),
-                    ),
-                    typed(
-                        "score",
-                        {**NAMED, "levels": listed(2, 10, {"label": {"type": "string"}})},
-                        ("instructions", "levels"),
-                    ),
+                    typed(name, {**NAMED, **own}, ("instructions", *own)) for name, own in OF_OPENAI.items()
                 ]
             },
             "minItems": 1,
@@ -86,23 +90,11 @@ SYSTEMONE_BODY: dict[str, Any] = {
             "additionalProperties": {
                 "anyOf": [
                     typed(
-                        "noul",
-                        {"instructions": ANY_JSON, "criteria": {"type": ["object", "null"]}},
-                        ("instructions",),
-                    ),
-                    typed(
-                        "choice",
-                        {"instructions": ANY_JSON, "criteria": {"type": "object", "minProperties": 1}},
-                        ("instructions", "criteria"),
-                    ),
-                    typed(
-                        "score",
-                        {
-                            "instructions": ANY_JSON,
-                            "criteria": {"type": "array", "minItems": 2, "maxItems": 10},
-                        },
-                        ("instructions", "criteria"),
-                    ),
+                        name,
+                        {"instructions": ANY_JSON, "criteria": schema},
+                        ("instructions",) if name == "noul" else ("instructions", "criteria"),
+                    )
+                    for name, schema in CRITERIA.items()
                 ]
             },
         },
@@ -157,8 +149,7 @@ def with_assets(body: Any, parts: dict[str, bytes]) -> Any:
         found[placeholder] = asset
     for name in parts:
         if name not in used:
-            message = f"{name:.100}: expected an asset that names this part of the form"
-            raise faulty(ApiError(400, message, param=name[:100]), 422)
+            raise faulty(fault(name[:100], "expected an asset that names this part of the form"), 422)
     return {**body, "assets": found} if found else body
 
 
@@ -209,10 +200,8 @@ def refused(error: ConfigError | MediaError | PromptError, status: int) -> ApiEr
         code = {"missing": "missing", "unsupported": "unsupported_value"}.get(error.kind, "invalid_value")
         message, where = str(error), shown(error.place)
     elif isinstance(error, PromptError):
-        return ApiError(
-            400, f"state: {error}: it exceeds the available context size (context_length_exceeded)",
-            param="state", code="context_length_exceeded", type="exceed_context_size_error",
-        )  # fmt: skip
+        what = f"{error}: it exceeds the available context size (context_length_exceeded)"
+        return fault("state", what, "context_length_exceeded", type="exceed_context_size_error")
     else:
         found = api_error(error)
         message, where, kind, code = found.message, found.param or "questions", "value_error", "invalid_value"

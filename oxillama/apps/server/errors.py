@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 from oxillama.errors import (
@@ -140,11 +140,14 @@ def stopping() -> ApiError:
     return ApiError(503, "the server is stopping", code="shutting_down")
 
 
+def fault(param: str, what: str, code: str | None = None, status: int = 400, **more: Any) -> ApiError:
+    """The error of a field, which its message names."""
+    return ApiError(status, f"{param}: {what}", param=param, code=code, **more)
+
+
 def invalid(param: str, expected: str, value: object) -> ApiError:
     """The error for a field with a wrong value."""
-    return ApiError(
-        400, f"{param}: expected {expected}, got {value!r:.200}", param=param, code="invalid_value"
-    )
+    return fault(param, f"expected {expected}, got {value!r:.200}", "invalid_value")
 
 
 def unsupported(param: str, expected: str, value: object) -> ApiError:
@@ -152,6 +155,16 @@ def unsupported(param: str, expected: str, value: object) -> ApiError:
     found = invalid(param, expected, value)
     found.code = "unsupported_value"
     return found
+
+
+def refuse_others(
+    where: str, value: Mapping[str, Any], known: Sequence[str], ignored: Container[str] = ()
+) -> None:
+    """Raises ApiError for a field that is neither known nor ignored, unless it is null."""
+    for name, item in value.items():
+        if name not in known and name not in ignored and item is not None:
+            what = f"expected one of {', '.join(known)}, got another field"
+            raise fault(f"{where}.{name[:200]}", what, "unknown_parameter")
 
 
 def body_too_large(n_bytes: int, most: int) -> ApiError:
@@ -162,12 +175,11 @@ def body_too_large(n_bytes: int, most: int) -> ApiError:
 def prompt_too_long(name: str, n_tokens: int, context_size: int, free: int) -> ApiError:
     """The error of a too long prompt. Agents look for the code in the text, and read both numbers."""
     most = context_size - free
-    return ApiError(
-        400,
-        f"{name}: expected at most {most} tokens for the context of {context_size}, got {n_tokens}: "
+    return fault(
+        name,
+        f"expected at most {most} tokens for the context of {context_size}, got {n_tokens}: "
         "too large, it exceeds the available context size (context_length_exceeded)",
-        param=name,
-        code="context_length_exceeded",
+        "context_length_exceeded",
         type="exceed_context_size_error",
         n_prompt_tokens=n_tokens,
         n_ctx=context_size,

@@ -9,6 +9,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,9 +26,9 @@ from oxillama.apps.server.origins import is_allowed
 from oxillama.apps.server.recording import Recording
 from oxillama.apps.server.workers import Pools
 from oxillama.base.config.server import LOOPBACK, ServerConfig
+from oxillama.engine.generation import Generation
 
 if TYPE_CHECKING:
-    from oxillama.engine.generation import Generation
     from oxillama.sessions.records.folder import RecordFolder
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -117,41 +118,33 @@ class InFlight:
             task.cancel()
 
 
+@dataclass(eq=False)
 class Gate:
     """The outermost layer of the application.
 
     A server that only this machine reaches answers to its own names alone. Otherwise a page of a foreign site
     whose name resolves to 127.0.0.1 could read what it answers.
 
-    Args:
+    Attributes:
         open_paths: that need no key.
         unlogged_paths: whose answers are no lines of the access log, unless they are errors.
         error_body: the shape of errors on a path.
         records: where requests with texts are recorded; None for nowhere.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        config: ServerConfig,
-        keys: Keys,
-        pools: Pools,
-        in_flight: InFlight,
-        open_paths: Iterable[str],
-        unlogged_paths: Iterable[str],
-        error_body: Callable[[str], ErrorBody],
-        records: RecordFolder | None = None,
-    ) -> None:
-        self.app = app
-        self.records: RecordFolder | None = records
-        self.config: ServerConfig = config
-        self.error_body = error_body
-        self.keys: Keys = keys
-        self.pools: Pools = pools
-        self.in_flight: InFlight = in_flight
+    app: ASGIApp
+    config: ServerConfig
+    keys: Keys
+    pools: Pools
+    in_flight: InFlight
+    open_paths: frozenset[str]
+    unlogged_paths: frozenset[str]
+    error_body: Callable[[str], ErrorBody]
+    records: RecordFolder | None = None
+
+    def __post_init__(self) -> None:
+        config = self.config
         self.most_connections: int = most_connections(config)
-        self.open_paths: frozenset[str] = frozenset(open_paths)
-        self.unlogged_paths: frozenset[str] = frozenset(unlogged_paths)
         names = (*LOOPBACK, *config.allowed_hosts)
         is_checked = config.is_local or not config.has_keys
         no_check = "*" in names or not is_checked or config.unix_socket is not None
@@ -167,7 +160,9 @@ class Gate:
         state["request_id"] = request_id
         address = (scope.get("client") or ("-",))[0]
         tag = state.get("id_tag", "")
-        found = RequestContext(client=address, config=self.config, pools=self.pools, id_tag=tag)
+        found = RequestContext(
+            client=address, request_id=request_id, config=self.config, pools=self.pools, id_tag=tag
+        )
         CONTEXT.set(found)
         if self.records is not None and scope["method"] == "POST":
             found.recording = Recording(scope, self.config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import fault
 from oxillama.apps.server.prompt_fields import Prompt
 from oxillama.apps.server.prompts import bounded
 from oxillama.apps.server.running import encoded
@@ -38,9 +38,7 @@ def infill_tokens(
     before, behind, between = marks
     if before is None or behind is None or between is None:
         missing = ", ".join(mark for mark, id in zip(NAMES, marks) if id is None)
-        raise ApiError(
-            400, f"{name}: expected a model with tokens for infill, this one has no {missing}", param=name
-        )
+        raise fault(name, f"expected a model with tokens for infill, this one has no {missing}")
     opening = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
     first = encoded(engine, prefix, add_special=False)
     last = tokenizer.encode(suffix, add_special=False)

@@ -242,7 +242,7 @@ def listener(config: ServerConfig, host: str = "", port: int = 0) -> Iterator[so
         finally:
             if path is not None and made is not None:
                 with suppress(OSError):
-                    if os.path.samestat(made, os.stat(path)):  # not of a server that came later
+                    if os.path.samestat(made, os.stat(path)):  # another server may have replaced the file
                         os.unlink(path)
 
 

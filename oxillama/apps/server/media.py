@@ -21,7 +21,7 @@ from urllib.parse import unquote_to_bytes
 import numpy as np
 
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError, invalid, prompt_too_long
+from oxillama.apps.server.errors import ApiError, fault, invalid, prompt_too_long, refuse_others, unsupported
 from oxillama.apps.server.processes import JobTooLate, NoProcess
 from oxillama.apps.server.prompts import check_text
 from oxillama.apps.server.workers import pools
@@ -32,14 +32,7 @@ from oxillama.engine.features.media.prompt import MARKER, MediaPrompt
 from oxillama.errors import ConfigError, MediaError
 from oxillama.models.media import kinds
 from oxillama.models.media.beside import takes
-from oxillama.models.media.decode import (
-    DATA_URL,
-    Picture,
-    Sound,
-    most_bytes,
-    read_picture,
-    read_sound,
-)
+from oxillama.models.media.decode import DATA_URL, Picture, Sound, most_bytes, read_picture, read_sound
 
 SECONDS = 30.0
 """That decoding one picture may take."""
@@ -58,6 +51,9 @@ MOST_DECODED = 1 << 30
 
 PARTS = {"image_url": "image", "input_image": "image", "input_audio": "audio", "audio_url": "audio"}
 """Types of parts that are media, and their kinds."""
+
+NO_FIELDS = ("cache_control",)
+"""Fields of parts that say nothing."""
 
 DETAILS = ("auto", "high", "original")
 """Values of OpenAI's ``detail`` that ask for no less than the model takes."""
@@ -119,12 +115,12 @@ def encoded_of(where: str, part: Mapping[str, Any], kind: str) -> tuple[str, str
         "audio_url": ("type", "audio_url"),
         "input_audio": ("type", "input_audio"),
     }[kind]
-    refuse_fields(where, part, known)
+    refuse_others(where, part, known, NO_FIELDS)
     name = known[1]
     value, place = part.get(name), f"{where}.{name}"
     if isinstance(value, Mapping):
         inner = ("data", "format") if kind == "input_audio" else ("url", "detail")
-        refuse_fields(place, value, inner)
+        refuse_others(place, value, inner, NO_FIELDS)
         check_detail(f"{place}.detail", value.get("detail"))
         form = value.get("format")
         if kind == "input_audio" and form not in (None, *SOUND_FORMATS):
@@ -139,19 +135,10 @@ def encoded_of(where: str, part: Mapping[str, Any], kind: str) -> tuple[str, str
     return base64_of(value, place), place
 
 
-def refuse_fields(where: str, value: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Raises ApiError for a field that is not known; ``cache_control`` and null say nothing."""
-    for name, item in value.items():
-        if name not in (*known, "cache_control") and item is not None:
-            message = f"{where}.{name:.200}: expected one of {', '.join(known)}, got another field"
-            raise ApiError(400, message, param=f"{where}.{name:.200}", code="unknown_parameter")
-
-
 def check_detail(where: str, value: Any) -> None:
     """Raises ApiError for a detail that asks for fewer tokens than the model has for a picture."""
     if value is not None and value not in DETAILS:
-        message = f"{where}: expected one of {', '.join(DETAILS)}, got {value!r:.200}"
-        raise ApiError(400, message, param=where, code="unsupported_value")
+        raise unsupported(where, f"one of {', '.join(DETAILS)}", value)
 
 
 def base64_of(url: str, where: str) -> str:
@@ -164,8 +151,7 @@ def base64_of(url: str, where: str) -> str:
         return base64.b64encode(file_bytes(where, Path(folder), url[len(FILE_URL) :])).decode("ascii")
     if head is None:
         wanted = "a data URL in base64 (data:image/png;base64,...): the server fetches nothing"
-        message = f"{where}: expected {wanted}, got {url[:60]!r}"
-        raise ApiError(400, message, param=where, code="unsupported_value")
+        raise fault(where, f"expected {wanted}, got {url[:60]!r}", "unsupported_value")
     return url[head.end() :]
 
 
@@ -218,7 +204,7 @@ def decoded(where: str, text: str, kind: str) -> Picture | Sound:
 
 def not_decoded(where: str, reason: str) -> ApiError:
     """The error of a medium that cannot be decoded."""
-    return ApiError(400, f"{where}: {reason}", param=where, code="invalid_media")
+    return fault(where, reason, "invalid_media")
 
 
 def in_process(data: bytes, kind: str, seconds: float) -> Found:
@@ -338,7 +324,7 @@ class ClientMedia:
             raise ApiError(400, message, param=where, code="unsupported_value") from error
         self._n += 1
         if self._n > MOST_MEDIA:
-            raise ApiError(400, f"{where}: expected at most {MOST_MEDIA} media, got more", param=where)
+            raise fault(where, f"expected at most {MOST_MEDIA} media, got more")
 
     def between(self, places: Sequence[str], texts: Sequence[str], data: Sequence[Any]) -> MediaPrompt:
         """A prompt of texts with a medium, base64 or a data URL, between each two. Raises ApiError.

@@ -15,25 +15,21 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.daemons import in_daemon
-from oxillama.apps.server.errors import ApiError, without_paths
+from oxillama.apps.server.errors import ApiError, fault, without_paths
 from oxillama.apps.server.media import taken_by
 from oxillama.apps.server.model_names import other_name
 from oxillama.apps.server.slots import Slots
 from oxillama.apps.server.urgency import be_urgent
+from oxillama.apps.server.workers import in_daemon
 from oxillama.base.config.server import ServerConfig
 from oxillama.base.memory import return_freed_memory
+from oxillama.engine.engine import InferenceEngine
+from oxillama.engine.features.observability.metrics_snapshot import MetricsSnapshot
 from oxillama.errors import ConfigError, OxiLlamaError, QueueFull
 from oxillama.models.media.beside import found_beside, takes
-
-if TYPE_CHECKING:
-    from oxillama import InferenceEngine
-    from oxillama.engine.features.observability.metrics_snapshot import MetricsSnapshot
-
-T = TypeVar("T")
 
 MOST_WAITING = 1024
 """Requests of one client that wait for one model to be loaded."""
@@ -132,6 +128,13 @@ class Hosted:
         """The counters of all its engines, and the gauges of the present one; None before the first."""
         return self.counted if self.engine is None else self.engine.metrics.snapshot().after(self.counted)
 
+    def keep(self) -> None:
+        """Ends the time after which it is unloaded."""
+        self.expires_at = math.inf
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
     def ready(self) -> InferenceEngine:
         """The engine. Raises ApiError while the model is not loaded."""
         if self.engine is None:
@@ -201,9 +204,7 @@ class Models:
         if found is None:
             listed = ", ".join(self.by_name)
             wanted = listed if len(self.by_name) == 1 else f"one of {listed}"
-            raise ApiError(
-                404, f"model: expected {wanted}, got {name[:200]}", param="model", code="model_not_found"
-            )
+            raise fault("model", f"expected {wanted}, got {name[:200]}", "model_not_found", 404)
         return found
 
     # --- what requests have -------------------------------------------------------------------------
@@ -236,10 +237,7 @@ class Models:
 
     def _take(self, hosted: Hosted) -> None:
         hosted.n_running += 1
-        hosted.expires_at = math.inf
-        if hosted.timer is not None:
-            hosted.timer.cancel()
-            hosted.timer = None
+        hosted.keep()
 
     def release(self, hosted: Hosted, idle_seconds: float | None = None) -> None:
         """Ends what `acquire` began.
@@ -331,19 +329,16 @@ class Models:
 
     async def _unload(self, hosted: Hosted) -> None:
         engine, hosted.engine = hosted.engine, None
-        hosted.is_leaving, hosted.expires_at, hosted.slots = False, math.inf, Slots()
-        if hosted.timer is not None:
-            hosted.timer.cancel()
-            hosted.timer = None
+        hosted.is_leaving, hosted.slots = False, Slots()
+        hosted.keep()
         if engine is not None:
             metrics, earlier = engine.metrics, hosted.counted
             hosted.counted = metrics.snapshot().after(earlier).closed()
             closing = asyncio.ensure_future(in_daemon(engine.close))
             del engine
             await asyncio.shield(closing)
-            hosted.counted = (
-                metrics.snapshot().after(earlier).closed()
-            )  # including the requests that the close has ended
+            # including the requests that the close has ended
+            hosted.counted = metrics.snapshot().after(earlier).closed()
             del closing, metrics
             gc.collect(1)  # errors of ended requests; a full collection would stop the event loop for 0.2 s
             await in_daemon(return_freed_memory)
@@ -374,8 +369,7 @@ class Models:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for hosted in self:
-            if hosted.timer is not None:
-                hosted.timer.cancel()
+            hosted.keep()
             if hosted.engine is not None:
                 hosted.engine.close()
 
@@ -390,11 +384,6 @@ def loaded(load: Callable[[], InferenceEngine]) -> InferenceEngine:
 def not_loaded(hosted: Hosted, error: Exception) -> ApiError:
     """The answer to a request whose model cannot be loaded; it is the cause of it."""
     reason = without_paths(error) if isinstance(error, OxiLlamaError) else "its log says why"
-    found = ApiError(
-        500,
-        f"model: expected {hosted.name} to load, got an error: {reason}",
-        param="model",
-        code="load_failed",
-    )
+    found = fault("model", f"expected {hosted.name} to load, got an error: {reason}", "load_failed", 500)
     found.__cause__ = error
     return found

@@ -145,31 +145,18 @@ REFUSED: dict[str, dict[str, str]] = {
         "input<reasoning>.encrypted_content": UNREAD,
         "input<compaction*>": UNREAD,
         "input<custom_tool_call*>": FREE_CALLS,
-        **dict.fromkeys(
-            (
-                *(
-                    "input<*search_*>",
-                    "input<computer_call*>",
-                    "input<code_interpreter_call>",
-                    "input<program*>",
-                ),
-                *(
-                    "input<*shell_call*>",
-                    "input<apply_patch_call*>",
-                    "input<mcp_*>",
-                    "input<additional_tools>",
-                ),
-                *("input<image_generation_call>", "input<configuration_update>"),
-            ),
-            HOSTED,
-        ),
-        **dict.fromkeys(
-            (
-                *("tool_choice.type", "tool_choice<mcp>", "tool_choice<programmatic_tool_calling>"),
-                *("tool_choice<apply_patch>", "tool_choice<shell>"),
-            ),
-            "tools of OpenAI's own servers are left out, and so cannot be chosen",
-        ),
+        **{
+            f"input<{name}>": HOSTED
+            for name in (
+                *("*search_*", "computer_call*", "code_interpreter_call", "program*", "*shell_call*"),
+                *("apply_patch_call*", "mcp_*", "additional_tools", "image_generation_call"),
+                "configuration_update",
+            )
+        },
+        **{
+            f"tool_choice{name}": "tools of OpenAI's own servers are left out, and so cannot be chosen"
+            for name in (".type", "<mcp>", "<programmatic_tool_calling>", "<apply_patch>", "<shell>")
+        },
         "tool_choice<custom>": FREE_CALLS,
         "tools<function>.async": HOSTED,
         "tools<function>.output_schema": "the client runs the function, and knows what it returns",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from oxillama.apps.server.callers import context, within_limits
-from oxillama.apps.server.errors import ApiError, invalid
+from oxillama.apps.server.errors import ApiError, fault, invalid, unsupported
 from oxillama.apps.server.loras import loras
 from oxillama.apps.server.no_effect import NO_EFFECT
 from oxillama.apps.server.prompts import bounded
@@ -195,8 +195,7 @@ def check_harmless(name: str, value: Any) -> None:
     value = whole(value)
     if allowed is not None and not any(type(value) is type(v) and value == v for v in allowed):
         shown = " or ".join(map(repr, allowed))
-        message = f"{name}: expected {shown}, which is all that is supported, got {value!r:.200}"
-        raise ApiError(400, message, param=name, code="unsupported_value")
+        raise unsupported(name, f"{shown}, which is all that is supported", value)
 
 
 def options_of(
@@ -243,8 +242,10 @@ def options_of(
             check_harmless(name, value)
         else:
             raise unknown(name, known)
-    most = context().config.max_tokens
-    usual = {"window": WINDOW, **defaults, **({} if most is None else {"max_tokens": most})}
+    here = context()
+    usual = {"window": WINDOW, "request_id": here.request_id, **defaults}
+    if here.config.max_tokens is not None:
+        usual["max_tokens"] = here.config.max_tokens
     found = GenerationOptions.of(None, {**usual, **fixed, **chosen}, engine.config.sampler)
     return within_limits(found, {*fixed, *chosen})
 
@@ -261,7 +262,7 @@ def made_of(name: str, value: Any) -> dict[str, Any]:
 
 def conflict(name: str, other: str) -> ApiError:
     """The error for a field that cannot be honoured together with another one."""
-    return ApiError(400, f"{name}: cannot be combined with {other}", param=name, code="invalid_value")
+    return fault(name, f"cannot be combined with {other}", "invalid_value")
 
 
 def unknown(name: str, known: Iterable[str] = (), refused: Mapping[str, str] = {}) -> ApiError:
@@ -272,8 +273,7 @@ def unknown(name: str, known: Iterable[str] = (), refused: Mapping[str, str] = {
         refused: reasons for published fields that the path refuses.
     """
     if name in refused:
-        message = f"{name}: expected no such field, for {refused[name]}"
-        return ApiError(400, message, param=name, code="unsupported_parameter")
+        return fault(name, f"expected no such field, for {refused[name]}", "unsupported_parameter")
     names = {*known, *NAMES} - {name}
     hint = did_you_mean(name[:200], {each: each for each in sorted(names)})
-    return ApiError(400, f"{name[:200]}: is no option{hint}", param=name[:200], code="unknown_parameter")
+    return fault(name[:200], f"is no option{hint}", "unknown_parameter")

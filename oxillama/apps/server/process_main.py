@@ -49,7 +49,7 @@ def read(file: IO[bytes]) -> list[bytes]:
 
 
 def exactly(file: IO[bytes], n: int) -> bytes:
-    """So many bytes. Raises EOFError."""
+    """The next ``n`` bytes. Raises EOFError if the file ends before."""
     data = file.read(n)
     if len(data) < n:
         raise EOFError

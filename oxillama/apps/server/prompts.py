@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from oxillama.apps.server.errors import ApiError, prompt_too_long
+from oxillama.apps.server.errors import fault, prompt_too_long
 from oxillama.apps.server.pieces import ENCODER, PARTS
 from oxillama.apps.server.processes import NoProcess
 from oxillama.apps.server.workers import pools
@@ -48,7 +48,7 @@ def check_text(engine: InferenceEngine, text: str, name: str, *, fits: bool = Tr
         name: the field that has the text.
         fits: whether its tokens must fit the context.
     """
-    n_bytes = len(text)  # at least
+    n_bytes = len(text)  # lower bound
     context = engine.context_size
     if fits and n_bytes > LEAST // 64:
         longest = longest_token(engine.tokenizer)
@@ -57,12 +57,7 @@ def check_text(engine: InferenceEngine, text: str, name: str, *, fits: bool = Tr
             raise prompt_too_long(name, least, context, 1)
     most = max(LEAST, TOKEN_BYTES * context)
     if n_bytes > most:
-        raise ApiError(
-            400,
-            f"{name}: expected at most {most} characters, got {n_bytes}",
-            param=name,
-            code="text_too_long",
-        )
+        raise fault(name, f"expected at most {most} characters, got {n_bytes}", "text_too_long")
 
 
 def check_messages(engine: InferenceEngine, messages: Sequence[Any], name: str) -> None:

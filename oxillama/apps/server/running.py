@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from oxillama.apps.server.bodies import MOST_CHOICES
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError, ClientGone, invalid, prompt_too_long, stopping
+from oxillama.apps.server.errors import ApiError, ClientGone, fault, invalid, prompt_too_long, stopping
 from oxillama.apps.server.media import MAY_ENCODE, ClientMedia, HasMedia
 from oxillama.apps.server.models import Hosted, Models
 from oxillama.apps.server.processes import JobTooLate, NoProcess
@@ -102,11 +102,9 @@ async def leased(request: Request, hosted: Hosted) -> Lease:
 
     Raises as `chosen`; ApiError with 429 for a key over its limits.
     """
-    models, asked = served(request).models, context()
+    models = served(request).models
     if not request.state.leases and request.method != "GET":
-        if not asked.caller.try_enter():
-            await connected(request, asked.caller.enter())
-        asked.ends.append(asked.caller.leave)
+        await enter(request)
     if hosted.is_ready:
         await models.acquire(hosted)
     else:
@@ -116,12 +114,23 @@ async def leased(request: Request, hosted: Hosted) -> Lease:
     return lease
 
 
+async def enter(request: Request) -> None:
+    """Waits until the key has room for one more request, which it has until the answer has ended.
+
+    Raises ApiError for a key over its limits, ClientGone.
+    """
+    asked = context()
+    if not asked.caller.try_enter():
+        await connected(request, asked.caller.enter())
+    asked.ends.append(asked.caller.leave)
+
+
+@dataclass(eq=False)
 class Leases:
     """A middleware that releases the models of a request when its answer has ended."""
 
-    def __init__(self, app: ASGIApp, models: Models) -> None:
-        self.app = app
-        self.models: Models = models
+    app: ASGIApp
+    models: Models
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -174,7 +183,7 @@ def prompt_lists(
     if not media and any(isinstance(one, MediaText) for one in prompts):
         raise invalid(name, "texts or token ids: /completion, embeddings and chats take media", "media")
     if "" in prompts:
-        raise ApiError(400, f"{name}: is empty", param=name, code="invalid_prompt")
+        raise fault(name, "is empty", "invalid_prompt")
     names = [f"{name}[{i}]" if is_list else name for i in range(len(prompts))]
     lists = [encoded(engine, one, name=each, free=free) for one, each in zip(prompts, names, strict=True)]
     return [checked_prompt(engine, tokens, name=name, free=free) for tokens in lists]
@@ -270,9 +279,7 @@ def start(
 ) -> list[Generation]:
     """``n`` generations of each prompt, in order. If one is refused, all are cancelled."""
     if len(prompts) * n > MOST_CHOICES:
-        raise ApiError(
-            400, f"n: expected at most {MOST_CHOICES} texts in all, got {len(prompts)} times {n}", param="n"
-        )
+        raise fault("n", f"expected at most {MOST_CHOICES} texts in all, got {len(prompts)} times {n}")
     started: list[Generation] = []
     try:
         for prompt in prompts:

@@ -8,7 +8,7 @@ from contextvars import copy_context
 from functools import partial
 
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import invalid
 from oxillama.apps.server.recording import with_receipt
 from oxillama.apps.server.running import begin, cancel, compile_rules
 from oxillama.apps.server.slots import Slots, to_its_end
@@ -39,8 +39,7 @@ async def started(
         yield await begin(engine, prompts, options, n)
         return
     if len(prompts) > 1:
-        message = f"id_slot: expected one prompt for a slot, got {len(prompts)}"
-        raise ApiError(400, message, param="id_slot", code="invalid_value")
+        raise invalid("id_slot", "one prompt for a slot", len(prompts))
     await compile_rules(engine, prompts, options)
     first, *others = [options] if n == 1 else seeded(options, n, engine.config.seed)
     async with slots.used(engine, id, context().caller.name) as slot:

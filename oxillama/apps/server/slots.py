@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from oxillama.apps.server.daemons import in_daemon
-from oxillama.apps.server.errors import ApiError, invalid, without_paths
+from oxillama.apps.server.errors import fault, invalid, without_paths
+from oxillama.apps.server.workers import in_daemon
 from oxillama.base.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.generation import Generation
@@ -68,7 +68,7 @@ class Slot:
         """Writes the slot to a file; returns the numbers of tokens and bytes, and the seconds."""
         began = time.perf_counter()
         if self.session is None or not len(self.session):
-            raise ApiError(400, f"id_slot: expected a slot with tokens, {self.id} has none", param="id_slot")
+            raise fault("id_slot", f"expected a slot with tokens, {self.id} has none")
         self.session.recompute()
         taken = self.session.capture({"command": "slot"})
         taken.write(path)
@@ -89,11 +89,8 @@ class Slot:
             if isinstance(error, ModelFileError) and not is_missing:
                 raise  # not a fault of the client
             reason = "no such file" if is_missing else without_paths(error)
-            raise ApiError(
-                400,
-                f"filename: expected a saved slot of this model, got {path.name}: {reason}",
-                param="filename",
-            ) from error
+            wanted = "expected a saved slot of this model"
+            raise fault("filename", f"{wanted}, got {path.name}: {reason}") from error
         restored.give_way()
         self.erase()
         self.session = restored

@@ -6,18 +6,21 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from json.encoder import encode_basestring
 from typing import Any
 from uuid import uuid4
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from oxillama.apps.server.callers import context
 from oxillama.apps.server.errors import ApiError, api_error, stopping
 from oxillama.apps.server.json_text import LONE
 from oxillama.apps.server.pieces import ENCODER
-from oxillama.apps.server.running import while_connected
+from oxillama.apps.server.running import chosen, connected, in_thread, while_connected
 from oxillama.base.events import Event
 from oxillama.engine.generation import Generation
 from oxillama.engine.wakers import waker_of_loop
@@ -116,13 +119,14 @@ class EventForwarder:
         self._rest.set_result(lines)
 
 
+@dataclass(eq=False)
 class EventStream:
     """An answer that comes in pieces, of server-sent events or other lines, as an ASGI application.
 
     The status is sent with the first event, or after ``ping_seconds``: what goes wrong before is an answer of
     its own status, later it is an event. Comments are sent while nothing else is.
 
-    Args:
+    Attributes:
         lines: texts of events, and relays of what comes of a generation. It is closed when the client goes
             away.
         ping_seconds: seconds without an event after which a comment is sent; None: no comments.
@@ -131,21 +135,13 @@ class EventStream:
         ping: what is sent while nothing else is.
     """
 
-    def __init__(
-        self,
-        lines: AsyncIterator[str | EventForwarder],
-        ping_seconds: float | None,
-        failed: Callable[[ApiError], str] = error_lines,
-        content_type: str = "text/event-stream; charset=utf-8",
-        ping: bytes = PING,
-    ) -> None:
-        self.lines: AsyncIterator[str | EventForwarder] = lines
-        self.ping_seconds: float | None = ping_seconds
-        self.failed = failed
-        self.content_type: str = content_type
-        self.ping: bytes = ping
-        self._is_quiet = True
-        self._has_begun = False
+    lines: AsyncIterator[str | EventForwarder]
+    ping_seconds: float | None
+    failed: Callable[[ApiError], str] = error_lines
+    content_type: str = "text/event-stream; charset=utf-8"
+    ping: bytes = PING
+    _is_quiet: bool = field(default=True, init=False)
+    _has_begun: bool = field(default=False, init=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._write_now: Callable[[bytes], bool] | None = scope.get("state", {}).get("write_now")
@@ -227,3 +223,16 @@ class EventStream:
                 await send({"type": "http.response.body", "body": self.ping, "more_body": True})
             self._is_quiet = True
             await asyncio.sleep(seconds)
+
+
+async def answered(request: Request, body: Any, make: Callable[..., Any]) -> Response | EventStream:
+    """The answer to a body, which ``make`` makes in a thread: its ``whole``, or its ``lines`` as a stream.
+
+    Raises ApiError, ClientGone, and errors of the library.
+    """
+    here, engine = await chosen(request, body.model)
+    answer = await in_thread(make, engine, here.hosted, body)
+    if body.stream:
+        return EventStream(answer.lines(), here.config.ping_seconds)
+    whole: Response = await connected(request, answer.whole())
+    return whole

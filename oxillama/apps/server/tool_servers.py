@@ -9,11 +9,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oxillama.apps.server.bodies import Body, read_body
-from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import ApiError, fault
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.processes import JobTooLate, NoProcess, Processes
-from oxillama.apps.server.running import AT_ONCE, connected
+from oxillama.apps.server.running import AT_ONCE, connected, enter
 from oxillama.apps.server.urgency import be_patient, be_urgent
 from oxillama.base.config.server import ServerConfig
 
@@ -156,15 +155,10 @@ async def call_tool(request: Request) -> Response:
         await connected(request, client.atools(client.owners(body.name)))
         tool = client.tool(body.name)
     if tool is None:
-        message = f"name: expected a tool that can be used, got {body.name[:200]}"
-        raise ApiError(404, message, param="name", code="tool_not_found")
+        raise fault("name", f"expected a tool that can be used, got {body.name[:200]}", "tool_not_found", 404)
     if body.digest is not None and body.digest != tool.digest:
-        message = f"digest: {body.name[:200]} has changed since it was listed"
-        raise ApiError(409, message, param="digest", code="tool_changed")
-    asked = context()
-    if not asked.caller.try_enter():
-        await connected(request, asked.caller.enter())
-    asked.ends.append(asked.caller.leave)
+        raise fault("digest", f"{body.name[:200]} has changed since it was listed", "tool_changed", 409)
+    await enter(request)
     result = await connected(request, client.acall(body.name, body.arguments))
     content = f"Error: {result.error}" if result.error is not None else str(result.value)
     return JsonAnswer({"name": body.name, "content": content, "is_error": result.failed})

@@ -24,8 +24,7 @@ Folder = tuple[Path, list[str]]
 def records(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     """A folder with the records of two requests, and the texts of these."""
     folder, texts = tmp_path_factory.mktemp("records"), []
-    engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1)
-    with engine, serving(engine, record=folder) as client:
+    with serving(demo.STORY, record=folder) as client:
         for id, more in (("one", {}), ("two", {"n": 2})):
             answer = client.ask("/v1/completions", {**BODY, **more}, headers={"x-request-id": id})
             texts += [choice["text"] for choice in answer.json["choices"]]
@@ -119,7 +118,7 @@ def with_hash(body: dict[str, Any], receipt: str) -> None:
 def test_a_record_of_hashes_needs_the_receipt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     engine, folder = InferenceEngine.from_gguf(demo.STORY, num_threads=1), tmp_path / "records"
     with engine, serving(engine, record=folder, record_texts="hashes") as client:
-        choice = client.ask("/v1/completions", {**BODY, "receipt": True}).json["choices"][0]
+        choice = client.ask("/v1/completions", {**BODY, "receipt": True}).choice
     (path,) = records_in(folder)
     (kept := tmp_path / "receipt.json").write_text(choice["receipt"])
     where = (read_record(path).head.id, "--record", folder)

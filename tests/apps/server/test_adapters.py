@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -39,9 +39,8 @@ def texts() -> dict[float, str]:
 
 
 def complete(client: Client, **fields: Any) -> str:
-    answer = client.ask("/v1/completions", {"prompt": PROMPT, **OPTIONS, **fields})
-    assert answer.status == 200, answer.text
-    text: str = answer.json["choices"][0]["text"]
+    answer = client.ask("/v1/completions", {"prompt": PROMPT, **OPTIONS, **fields}, status=200)
+    text: str = answer.choice["text"]
     return text
 
 
@@ -57,17 +56,9 @@ def test_scales_for_all_requests(client: Client, texts: dict[float, str]) -> Non
 
 
 def test_scales_of_one_request(client: Client, texts: dict[float, str]) -> None:
-    found: dict[float, str] = {}
-
-    def ask(scale: float) -> None:
-        found[scale] = complete(client, lora=[{"id": 0, "scale": scale}])
-
-    threads = [threading.Thread(target=ask, args=(scale,)) for scale in texts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert found == texts
+    with ThreadPoolExecutor(len(texts)) as pool:
+        found = pool.map(lambda scale: complete(client, lora=[{"id": 0, "scale": scale}]), texts)
+    assert list(found) == list(texts.values())
     assert complete(client, lora=[]) == texts[0.0]
     assert complete(client) == texts[1.0]
     native = {"prompt": PROMPT, "temperature": 0, "n_predict": 16, "lora": [{"id": 0, "scale": 0.5}]}
@@ -110,11 +101,11 @@ def test_scales_that_are_too_large(client: Client) -> None:
 
 
 def test_a_model_without_adapters() -> None:
-    with serving(InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)) as client:
+    with serving(demo.DRAFT) as client:
         assert client.ask(PATH).json == []
         answer = client.ask(PATH, [{"id": 0, "scale": 1}])
         wanted = "body[0].id: expected none, the model has no adapters, got 0"
-        assert (answer.status, answer.error["message"]) == (400, wanted)
+        assert answer.refusal("message") == (400, wanted)
 
 
 def test_a_stack_keeps_its_adapters() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,11 +12,11 @@ from oxillama.apps.server import answer_size, json_text
 from oxillama.apps.server.json_text import encoded
 from oxillama.apps.server.openai import logprobs
 from oxillama.apps.server.pieces import ENCODER, Mapped
-from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.sampling.logprobs import Likeliest
-from tests.support.server import Client, serving
+from tests.support.server import Client
 from tests.support.waiting import idle
 
+MODEL = demo.STORY
 CHAT = {"messages": [{"role": "user", "content": "Once"}], "logprobs": True, "temperature": 0}
 TEXT = {"prompt": "Once", "temperature": 0}
 ONE: list[tuple[str, dict[str, Any]]] = [
@@ -32,12 +31,6 @@ ONE: list[tuple[str, dict[str, Any]]] = [
     ("/v1/embeddings", {"input": ["Once", "Once upon a time"], "dimensions": 20}),
     ("/api/embed", {"input": ["Once", "Once upon a time"]}),
 ]
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as found:
-        yield found
 
 
 def numbers(value: Any) -> Any:
@@ -55,8 +48,7 @@ def numbers(value: Any) -> Any:
 def test_what_is_made_when_it_is_written_is_the_same(
     client: Client, path: str, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = client.ask(path, body)
-    assert usual.status == 200, usual.text
+    usual = client.ask(path, body, status=200)
     monkeypatch.setattr(logprobs, "PARTS", 0)
     monkeypatch.setattr(json_text, "PARTS", 2)
     monkeypatch.setattr(json_text, "LARGE", 100)
@@ -103,8 +95,7 @@ def test_an_answer_that_grows_too_large_is_an_error(
     ],
 )
 def test_what_would_be_too_large_does_not_begin(client: Client, path: str, body: Any, fields: str) -> None:
-    answer = client.ask(path, body)
-    assert answer.status == 400
+    answer = client.ask(path, body, status=400)
     assert answer.error["message"].startswith(fields)
     assert not client.hosted.ready().model.scheduler.running
 

@@ -14,30 +14,25 @@ from oxillama import InferenceEngine
 from oxillama.apps.server.anthropic.blocks import SIGNATURE, input_of
 from oxillama.apps.server.anthropic.from_blocks import conversation_messages, functions
 from oxillama.apps.server.errors import ApiError
-from oxillama.base.config import SchedulerConfig
 from tests.support.fitted import chat_tokens
 from tests.support.server import Answer, Client, serving
 from tests.support.tiny_file import CHATML, write_tiny_model
-from tests.support.waiting import stopped, until
+from tests.support.tool_models import ROOM as FUNCTION
+from tests.support.waiting import stopped
 
 SERVER = {"max_body_bytes": 10_000}
 PATH = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
 ASK: list[dict[str, Any]] = [{"role": "user", "content": "hello world"}]
 BASE: dict[str, Any] = {"messages": ASK, "max_tokens": 9, "seed": 2}
-THINKING = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
 CACHED = {"cache_control": {"type": "ephemeral"}}
 ROOM: dict[str, Any] = {
     "name": "room",
     "description": "Opens a room.",
-    "input_schema": {
-        "type": "object",
-        "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "s": {"enum": ["ab", "c"]}},
-        "required": ["n"],
-        "additionalProperties": False,
-    },
+    "input_schema": FUNCTION["parameters"],
     **CACHED,
 }
+FORMAT = {"type": "json_schema", "schema": {}}
 CALL = {"messages": ASK, "tools": [ROOM], "tool_choice": {"type": "any"}, "seed": 1, "max_tokens": 300}
 
 
@@ -77,8 +72,7 @@ def joined(events: list[Any]) -> dict[str, Any]:
 
 def alike(client: Client, body: dict[str, Any]) -> dict[str, Any]:
     """The answer to a body, which is the same whole and streamed."""
-    whole = client.ask(PATH, body)
-    assert whole.status == 200, whole.text
+    whole = client.ask(PATH, body, status=200)
     streamed = joined(client.ask(PATH, {**body, "stream": True}).named_events)
     found: dict[str, Any] = whole.json
     for message in (found, streamed):
@@ -145,41 +139,34 @@ def test_a_receipt_on_request(client: Client, alone: InferenceEngine) -> None:
 # --- conversations ------------------------------------------------------------------------------------
 
 
+def said(role: str, *content: Any) -> dict[str, Any]:
+    return {"role": role, "content": list(content)}
+
+
+def text(value: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": value, **more}
+
+
+def result(id: str, **more: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": id, **more}
+
+
 def test_messages_as_the_template_has_them() -> None:
     call = {"type": "tool_use", "id": "x1", "name": "room", "input": {"n": 3, "s": "ä"}}
+    thought = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    calls = [{**call, "caller": {"type": "direct"}}, {**call, "id": "x2", "input": {}}]
+    results = [result("x2", content="open"), result("x1", is_error=True, content=[text("a"), text("b")])]
     messages = [
         {"role": "user", "content": "one"},
-        {"role": "user", "content": [{"type": "text", "text": "two", **CACHED}]},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "hm", "signature": "s"},
-                {"type": "text", "text": "so", "citations": None},
-                {**call, "caller": {"type": "direct"}},
-                {**call, "id": "x2", "input": {}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {"type": "tool_result", "tool_use_id": "x2", "content": "open"},
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "x1",
-                    "is_error": True,
-                    "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
-                },
-                {"type": "text", "text": "go"},
-                {"type": "tool_result", "tool_use_id": "other"},
-            ],
-        },
+        said("user", text("two", **CACHED)),
+        said("assistant", thought, text("so", citations=None), *calls),
+        said("user", *results, text("go"), result("other")),
         {"role": "system", "content": "Be quick."},
-        {"role": "assistant", "content": [{"type": "text", "text": "I"}]},
+        said("assistant", text("I")),
         {"role": "assistant", "content": "go"},
     ]
     function = {"name": "room", "arguments": '{"n": 3, "s": "ä"}'}
-    system = [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief."}]
-    found, answer = conversation_messages(system, messages)
+    found, answer = conversation_messages([text("Be"), text("brief.")], messages)
     assert answer == "I\ngo"
     assert found == [
         {"role": "system", "content": "Be\nbrief."},
@@ -207,65 +194,46 @@ URL_IMAGE = {"type": "image", "source": {"type": "url", "url": "https://a/b.png"
 
 
 @pytest.mark.parametrize(
-    ("message", "place", "text"),
+    ("message", "place", "wanted"),
     [
         ({"role": "tool", "content": "x"}, ".role", "expected one of user, assistant, system, got 'tool'"),
         ({"content": "x"}, ".role", "expected one of"),
         ({"role": "user"}, ".content", "expected a text or a list of blocks, got None"),
         ({"role": "user", "content": "x", "name": "y"}, ".name", "expected one of role, content"),
-        ({"role": "system", "content": [IMAGE]}, ".content[0]", "of type text, got 'image'"),
-        ({"role": "user", "content": [{"type": "image"}]}, ".content[0].source", "expected an object"),
-        ({"role": "user", "content": [URL_IMAGE]}, ".content[0].source.type", "the server fetches nothing"),
-        ({"role": "user", "content": [{"type": "document"}]}, ".content[0]", "got 'document'"),
-        ({"role": "user", "content": ["x"]}, ".content[0]", "expected a block of type text or image"),
-        ({"role": "user", "content": [{"type": "tool_use"}]}, ".content[0]", "got 'tool_use'"),
-        ({"role": "system", "content": [{"type": "thinking"}]}, ".content[0]", "got 'thinking'"),
-        ({"role": "user", "content": [{"type": "text"}]}, ".content[0].text", "expected a text, got None"),
+        (said("system", IMAGE), ".content[0]", "of type text, got 'image'"),
+        (said("user", {"type": "image"}), ".content[0].source", "expected an object"),
+        (said("user", URL_IMAGE), ".content[0].source.type", "the server fetches nothing"),
+        (said("user", {"type": "document"}), ".content[0]", "got 'document'"),
+        (said("user", "x"), ".content[0]", "expected a block of type text or image"),
+        (said("user", {"type": "tool_use"}), ".content[0]", "got 'tool_use'"),
+        (said("system", {"type": "thinking"}), ".content[0]", "got 'thinking'"),
+        (said("user", {"type": "text"}), ".content[0].text", "expected a text, got None"),
+        (said("user", text("x", oops=1)), ".content[0].oops", "got another field"),
+        (said("user", text("x", citations=[1])), ".content[0].citations", "expected none"),
         (
-            {"role": "user", "content": [{"type": "text", "text": "x", "oops": 1}]},
-            ".content[0].oops",
-            "got another field",
-        ),
-        (
-            {"role": "user", "content": [{"type": "text", "text": "x", "citations": [1]}]},
-            ".content[0].citations",
-            "expected none",
-        ),
-        (
-            {
-                "role": "user",
-                "content": [{"type": "tool_result", "tool_use_id": "a", "content": [URL_IMAGE]}],
-            },
+            said("user", result("a", content=[URL_IMAGE])),
             ".content[0].content[0].source.type",
             "expected base64",
         ),
+        (said("user", result("a", is_error="no")), ".content[0].is_error", "expected true or false"),
+        (said("user", {"type": "tool_result"}), ".content[0].tool_use_id", "expected a text"),
         (
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "is_error": "no"}]},
-            ".content[0].is_error",
-            "expected true or false",
-        ),
-        (
-            {"role": "user", "content": [{"type": "tool_result"}]},
-            ".content[0].tool_use_id",
-            "expected a text",
-        ),
-        (
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": "{}"}]},
+            said("assistant", {"type": "tool_use", "id": "a", "name": "b", "input": "{}"}),
             ".content[0].input",
             "expected an object",
         ),
         (
-            {"role": "assistant", "content": [{"type": "thinking", "thinking": "x"}]},
+            said("assistant", {"type": "thinking", "thinking": "x"}),
             ".content[0]",
             "expected text alone in a last message that the answer goes on from",
         ),
     ],
 )
-def test_messages_that_are_refused(client: Client, message: Any, place: str, text: str) -> None:
+def test_messages_that_are_refused(client: Client, message: Any, place: str, wanted: str) -> None:
     for path, more in ((PATH, {"max_tokens": 1}), (COUNT, {})):
         fault = error_of(client.ask(path, {"messages": [*ASK, message], **more}), 400)
         assert fault["message"].startswith(f"messages[1]{place}: "), fault
-        assert text in fault["message"]
+        assert wanted in fault["message"]
 
 
 def error_of(answer: Answer, status: int, kind: str = "invalid_request_error") -> dict[str, Any]:
@@ -301,7 +269,7 @@ def test_an_answer_that_was_begun(client: Client, alone: InferenceEngine) -> Non
     assert message["content"] == [{"type": "text", "text": expected}]
     for more, name in (
         ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking"),
-        ({"output_config": {"format": {"type": "json_schema", "schema": {}}}}, "output_config.format"),
+        ({"output_config": {"format": FORMAT}}, "output_config.format"),
         ({"tools": [ROOM]}, "tools"),
     ):
         fault = error_of(client.ask(PATH, {**BASE, "messages": begun, **more}), 400)
@@ -338,33 +306,28 @@ def test_reasoning_is_switched_off(thinker: Client) -> None:
     assert alike(thinker, {**body, "max_tokens": 2})["content"] == [{"type": "text", "text": " was was"}]
 
 
-def test_reasoning_without_a_switch(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template=THINKING, ends=False)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
-        answer = client.ask(PATH, {**BASE, "thinking": {"type": "disabled"}}).json
-        assert [block["type"] for block in answer["content"]] == ["text"]  # by a budget of 0
-        begun = {**BASE, "messages": [*ASK, {"role": "assistant", "content": "fox"}]}
-        assert "opens reasoning" in error_of(client.ask(PATH, begun), 400)["message"]
+def test_reasoning_without_a_switch(reasoner: Client) -> None:
+    answer = reasoner.ask(PATH, {**BASE, "thinking": {"type": "disabled"}}).json
+    assert [block["type"] for block in answer["content"]] == ["text"]  # reasoning_budget 0
+    begun = {**BASE, "messages": [*ASK, {"role": "assistant", "content": "fox"}]}
+    assert "opens reasoning" in error_of(reasoner.ask(PATH, begun), 400)["message"]
 
 
-def test_a_budget_ends_reasoning(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template=THINKING, ends=False)
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
+def test_a_budget_ends_reasoning(reasoner: Client) -> None:
     options: dict[str, Any] = {"max_tokens": 60, "seed": 1, "temperature": 2.0}
-    expected = engine.stream_chat(ASK, reasoning_budget=9, **options).result()
+    expected = reasoner.hosted.ready().stream_chat(ASK, reasoning_budget=9, **options).result()
     assert expected.text and expected.reasoning
-    with serving(engine) as client:
-        thinking = {"type": "enabled", "budget_tokens": 9}
-        kinds = {
-            block["type"]: block
-            for block in alike(client, {**BASE, **options, "thinking": thinking})["content"]
-        }
-        assert (kinds["thinking"]["thinking"], kinds["text"]["text"]) == (expected.reasoning, expected.text)
-        for name in ("reasoning_budget", "thinking_budget_tokens", "thinking_budget"):
-            said = client.ask("/v1/chat/completions", {"messages": ASK, **options, name: 9}).json
-            assert said["choices"][0]["message"]["content"] == expected.text
-        free = client.ask("/v1/chat/completions", {"messages": ASK, **options, "reasoning_budget": -1}).json
-        assert not free["choices"][0]["message"]["content"]
+    thinking = {"type": "enabled", "budget_tokens": 9}
+    kinds = {
+        block["type"]: block
+        for block in alike(reasoner, {**BASE, **options, "thinking": thinking})["content"]
+    }
+    assert (kinds["thinking"]["thinking"], kinds["text"]["text"]) == (expected.reasoning, expected.text)
+    for name in ("reasoning_budget", "thinking_budget_tokens", "thinking_budget"):
+        said = reasoner.ask("/v1/chat/completions", {"messages": ASK, **options, name: 9}).json
+        assert said["choices"][0]["message"]["content"] == expected.text
+    free = reasoner.ask("/v1/chat/completions", {"messages": ASK, **options, "reasoning_budget": -1}).json
+    assert not free["choices"][0]["message"]["content"]
 
 
 def test_effort_and_budget_are_variables_of_the_template(tmp_path: Path) -> None:
@@ -445,20 +408,8 @@ def test_what_comes_of_a_call_goes_back_to_the_model(caller: Client) -> None:
 
 
 def test_tools_in_openais_form() -> None:
-    assert (
-        functions([{"type": "bash_20250124", "name": "bash"}, ROOM, {**ROOM, "type": "custom"}])
-        == [
-            {
-                "type": "function",
-                "function": {
-                    "name": "room",
-                    "description": "Opens a room.",
-                    "parameters": ROOM["input_schema"],
-                },
-            }
-        ]
-        * 2
-    )
+    tools = [{"type": "bash_20250124", "name": "bash"}, ROOM, {**ROOM, "type": "custom"}]
+    assert functions(tools) == [{"type": "function", "function": FUNCTION}] * 2
     for tool, place in (
         ({"input_schema": {}}, "tools[0].name"),
         ({"name": "a"}, "tools[0].input_schema"),
@@ -488,13 +439,7 @@ def test_tools_in_openais_form() -> None:
         ({"tools": [ROOM], "tool_choice": {"type": "tool", "name": "door"}}, "tool_choice"),
         ({"tools": [ROOM, ROOM], "tool_choice": {"type": "any"}}, "tools[1]"),
         ({"output_config": {"format": {"type": "text"}}}, "output_config.format.type"),
-        (
-            {
-                "output_config": {"format": {"type": "json_schema", "schema": {}}},
-                "output_format": {"type": "json_schema", "schema": {}},
-            },
-            "output_format",
-        ),
+        ({"output_config": {"format": FORMAT}, "output_format": FORMAT}, "output_format"),
         ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management"),
         ({"mcp_servers": [{}]}, "mcp_servers"),
         ({"container": "x"}, "container"),
@@ -557,29 +502,6 @@ def test_errors_of_the_frame_have_the_shape(client: Client, model: Path) -> None
         error_of(other.ask(PATH, BASE, headers={"x-api-key": "k"}), 503, "overloaded_error")
 
 
-def test_an_error_can_name_what_is_no_text(client: Client) -> None:
-    for body in (
-        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
-        b'{"messages": [{"role": "\\ud800", "content": "a"}]}',
-        b'{"messages": [{"role": "user", "content": "a"}], "\\ud800": 1}',
-    ):
-        error_of(client.ask(PATH, body), 400)
-
-
-def test_a_full_queue(model: Path) -> None:
-    scheduler = SchedulerConfig(max_sequences=1, max_waiting=1)
-    engine = InferenceEngine.from_gguf(model, num_threads=1, scheduler=scheduler)
-    with serving(engine, ping_seconds=0.02) as client:
-        body = {"prompt": "hello", "n": 4, "max_tokens": 200, "ignore_eos": True, "stream": True}
-        with stopped(engine):
-            connection, _ = client.open("/v1/completions", body)
-            until(lambda: len(engine.model.thread._coming) == 4)
-            answer = client.ask(PATH, BASE)
-        error_of(answer, 429, "rate_limit_error")
-        assert answer.headers["retry-after"] == "1"
-        connection.close()
-
-
 def test_pings_and_errors_in_a_stream(model: Path) -> None:
     engine = InferenceEngine.from_gguf(model, num_threads=1)
     with serving(engine, ping_seconds=0.02) as client:
@@ -587,13 +509,8 @@ def test_pings_and_errors_in_a_stream(model: Path) -> None:
             connection, response = client.open(PATH, {**BASE, "max_tokens": 200, "stream": True})
             first = [response.readline() for _ in range(3)]
             assert first == [b"event: ping\n", b'data: {"type": "ping"}\n', b"\n"]
-        while not response.readline().startswith(b"event: content_block_delta"):
-            pass
-        for request in list(engine.model.scheduler.running):
-            request.cause = MemoryError("secret")
-            engine.model.thread.cancel(request)
-        rest = response.read().decode()
         connection.close()
+        rest = client.failed_stream(PATH, {**BASE, "max_tokens": 200}, b"event: content_block_delta")
     name, data = rest.split("\n\n")[-2].split("\n")
     error = {"type": "api_error", "message": "the server failed; its log says more", "code": "internal_error"}
     assert name == "event: error"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 import anthropic
@@ -12,9 +11,8 @@ import pytest
 from anthropic.types import MessageParam, ToolParam
 from pydantic import BaseModel
 
-from oxillama.compat.engine import InferenceEngine
-from tests.support.server import Client, serving
-from tests.support.tool_models import AS_IT_IS, tool_model
+from tests.support.server import Client
+from tests.support.tool_models import closed
 from tests.support.waiting import until
 
 MODEL, SERVER = {"ends": False}, {"api_keys": ("secret",)}
@@ -43,9 +41,8 @@ def test_a_message(client: anthropic.Anthropic, server: Client) -> None:
 
 def test_a_streamed_message(client: anthropic.Anthropic, server: Client) -> None:
     expected = server.hosted.ready().chat(PLAIN, seed=4, regex="[a-z ]{20}")
-    with client.messages.stream(
-        model="tiny", max_tokens=80, messages=ASK, extra_body={**SEED, "regex": "[a-z ]{20}"}
-    ) as stream:
+    more = {**SEED, "regex": "[a-z ]{20}"}
+    with client.messages.stream(model="tiny", max_tokens=80, messages=ASK, extra_body=more) as stream:
         text = "".join(stream.text_stream)
         final = stream.get_final_message()
     assert text == final.content[0].text == expected  # type: ignore[union-attr]
@@ -63,23 +60,10 @@ def test_a_schema_by_a_class(client: anthropic.Anthropic) -> None:
     assert isinstance(done.parsed_output, Friend)
 
 
-def test_tools_and_their_results(tmp_path: Path) -> None:
-    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
-    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", AS_IT_IS[:thought] + AS_IT_IS[rest:]))
-    room: ToolParam = {
-        "name": "room",
-        "input_schema": {
-            "type": "object",
-            "properties": {"n": {"enum": [1, 2, 3]}},
-            "required": ["n"],
-            "additionalProperties": False,
-        },
-    }
+def test_tools_and_their_results(caller: Client) -> None:
+    room: ToolParam = {"name": "room", "input_schema": closed(n={"enum": [1, 2, 3]})}
     messages, ids = list(ASK), list[str]()
-    with (
-        serving(engine, "caller") as server,
-        anthropic.Anthropic(base_url=server.server.url, api_key="none", max_retries=0) as client,
-    ):
+    with anthropic.Anthropic(base_url=caller.server.url, api_key="none", max_retries=0) as client:
         for _ in range(2):
             with client.messages.stream(
                 model="caller",

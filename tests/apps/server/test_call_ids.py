@@ -10,15 +10,12 @@ import pytest
 
 from oxillama.text.toolcalls.openai_form import CallIds, call_id, id_stem
 from tests.support.server import Client
+from tests.support.tool_models import closed
 
-PARAMETERS = {
-    "type": "object",
-    "properties": {"n": {"enum": [1]}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
+PARAMETERS = closed(n={"enum": [1]})
 FUNCTION = {"name": "poll", "description": "Polls.", "parameters": PARAMETERS}
 TOOL = {"type": "function", "function": FUNCTION}
+BLOCK_TOOL = {"name": "poll", "description": "Polls.", "input_schema": PARAMETERS}
 ASK = {"role": "user", "content": "hello"}
 CHAT, MESSAGES, RESPONSES, OLLAMA = "/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat"
 
@@ -28,15 +25,14 @@ Turn = tuple[list[str], list[Any]]
 
 def chat_turn(client: Client, messages: list[Any], **more: Any) -> Turn:
     body = {"messages": messages, "tools": [TOOL], "tool_choice": "required", "max_tokens": 200, **more}
-    answer = client.ask(CHAT, body).json["choices"][0]["message"]
+    answer = client.ask(CHAT, body).choice["message"]
     ids = [call["id"] for call in answer["tool_calls"]]
     return ids, [answer, *({"role": "tool", "tool_call_id": id, "content": "no"} for id in ids)]
 
 
 def messages_turn(client: Client, messages: list[Any], **more: Any) -> Turn:
-    tool = {"name": "poll", "description": "Polls.", "input_schema": PARAMETERS}
-    body = {"messages": messages, "tools": [tool], "tool_choice": {"type": "any"}, "max_tokens": 200, **more}
-    content = client.ask(MESSAGES, body).json["content"]
+    body = {"messages": messages, "tools": [BLOCK_TOOL], "tool_choice": {"type": "any"}, "max_tokens": 200}
+    content = client.ask(MESSAGES, {**body, **more}).json["content"]
     ids = [block["id"] for block in content if block["type"] == "tool_use"]
     results = [{"type": "tool_result", "tool_use_id": id, "content": "no"} for id in ids]
     return ids, [{"role": "assistant", "content": content}, {"role": "user", "content": results}]
@@ -83,14 +79,8 @@ def test_the_same_request_has_the_same_ids(caller: Client, turn: Any) -> None:
 
 
 def test_each_of_n_texts_has_its_own_ids(caller: Client) -> None:
-    body = {
-        "messages": [ASK],
-        "tools": [TOOL],
-        "tool_choice": "required",
-        "max_tokens": 200,
-        "n": 3,
-        "temperature": 0,
-    }
+    body = {"messages": [ASK], "tools": [TOOL], "tool_choice": "required", "temperature": 0}
+    body |= {"max_tokens": 200, "n": 3}
     whole = caller.ask(CHAT, body).json["choices"]
     ids = [call["id"] for choice in whole for call in choice["message"]["tool_calls"]]
     assert len(ids) >= 3 and len(set(ids)) == len(ids)
@@ -103,29 +93,12 @@ def test_each_of_n_texts_has_its_own_ids(caller: Client) -> None:
 
 
 def test_streams_have_the_ids_of_whole_answers(caller: Client) -> None:
-    tool = {"name": "poll", "description": "Polls.", "input_schema": PARAMETERS}
-    body = {
-        "messages": [ASK],
-        "tools": [tool],
-        "tool_choice": {"type": "any"},
-        "max_tokens": 200,
-        "temperature": 0,
-    }
-    blocks = [
-        event["content_block"]
-        for event in caller.ask(MESSAGES, {**body, "stream": True}).named_events
-        if event["type"] == "content_block_start"
-    ]
-    assert [each["id"] for each in blocks if "id" in each] == messages_turn(caller, [ASK], temperature=0)[0]
-    lines = caller.ask(
-        OLLAMA,
-        {
-            "messages": [ASK],
-            "tools": [TOOL],
-            "tool_choice": "required",
-            "options": {"temperature": 0, "num_predict": 200},
-        },
-    ).lines
+    body: dict[str, Any] = {"messages": [ASK], "tools": [BLOCK_TOOL], "tool_choice": {"type": "any"}}
+    body |= {"max_tokens": 200, "temperature": 0, "stream": True}
+    begun = [event.get("content_block", {}) for event in caller.ask(MESSAGES, body).named_events]
+    assert [each["id"] for each in begun if "id" in each] == messages_turn(caller, [ASK], temperature=0)[0]
+    body = {"messages": [ASK], "tools": [TOOL], "tool_choice": "required"}
+    lines = caller.ask(OLLAMA, {**body, "options": {"temperature": 0, "num_predict": 200}}).lines
     calls = [call for line in lines for call in line["message"].get("tool_calls", ())]
     assert [call["id"] for call in calls] == ollama_turn(caller, [ASK], temperature=0)[0]
 
@@ -147,10 +120,7 @@ def test_messages_of_the_library(caller: Client) -> None:
         assert found.message == found.message
         calls = found.message["tool_calls"]
         seen += [call["id"] for call in calls]
-        said = [
-            ASK,
-            found.message,
-            *({"role": "tool", "tool_call_id": c["id"], "content": "no"} for c in calls),
-        ]
+        results = [{"role": "tool", "tool_call_id": each["id"], "content": "no"} for each in calls]
+        said = [ASK, found.message, *results]
     assert len(seen) >= 3 and len(set(seen)) == len(seen)
     assert json.dumps(said)

@@ -25,12 +25,12 @@ from oxillama.text.toolcalls import (
 from oxillama.text.toolcalls.openai_form import CallIds, call_id, delta_of, whole_message
 from tests.support.fitted import chat_tokens
 from tests.support.server import Client, serving
-from tests.support.tiny_file import CHATML, write_tiny_model
+from tests.support.tiny_file import write_tiny_model
+from tests.support.tool_models import FRIEND as SCHEMA, ROOM as FUNCTION
 
 MODEL = {"context_length": 256}
 PATH = "/v1/chat/completions"
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello world"}]
-THINKING = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
 EFFORT = "{{ reasoning_effort }}{{ mode }}{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
 
 
@@ -80,10 +80,8 @@ def test_a_stream_has_the_shape_that_clients_expect(client: Client) -> None:
         events = client.ask(PATH, {**body, **options, "stream": True}).events
         if usage_wanted:
             last = events[-2]
-            assert (last["choices"], last["usage"]["completion_tokens"]) == (
-                [],
-                whole["usage"]["completion_tokens"],
-            )
+            assert last["choices"] == []
+            assert last["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
             assert all(event["usage"] is None for event in events[:-2])
         else:
             assert all("usage" not in event for event in events[:-1])
@@ -99,7 +97,7 @@ def test_a_stream_has_the_shape_that_clients_expect(client: Client) -> None:
 
 def test_logprobs(client: Client, alone: InferenceEngine) -> None:
     body = {"messages": MESSAGES, "temperature": 0, "max_tokens": 6, "logprobs": True, "top_logprobs": 2}
-    choice = client.ask(PATH, body).json["choices"][0]
+    choice = client.ask(PATH, body).choice
     done = alone.stream_chat(MESSAGES, temperature=0, max_tokens=6, top_logprobs=2).result()
     sampled = [each for each in done.logprobs or [] if not alone.tokenizer.is_eos(each.token)]
     content = choice["logprobs"]["content"]
@@ -110,16 +108,8 @@ def test_logprobs(client: Client, alone: InferenceEngine) -> None:
     assert content[0]["top_logprobs"][0]["logprob"] == content[0]["logprob"]
     streamed = chunks_of(client.ask(PATH, {**body, "stream": True}).events)
     assert [e for c in streamed if c["logprobs"] for e in c["logprobs"]["content"]] == content
-    plain = client.ask(PATH, {**body, "top_logprobs": None}).json["choices"][0]["logprobs"]["content"]
+    plain = client.ask(PATH, {**body, "top_logprobs": None}).choice["logprobs"]["content"]
     assert [entry["top_logprobs"] for entry in plain] == [[]] * len(plain)
-
-
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"enum": ["Mia", "Tom"]}, "old": {"type": "boolean"}},
-    "required": ["name", "old"],
-    "additionalProperties": False,
-}
 
 
 @pytest.mark.parametrize(
@@ -132,18 +122,17 @@ SCHEMA = {
 )
 def test_response_formats(client: Client, wanted: Any, schema: Any) -> None:
     body = {"messages": MESSAGES, "response_format": wanted, "seed": 1}
-    choice = client.ask(PATH, body).json["choices"][0]
+    choice = client.ask(PATH, body).choice
     assert choice["finish_reason"] == "stop"
     jsonschema.validate(json.loads(choice["message"]["content"]), schema)
 
 
 def test_any_object_and_any_text(client: Client) -> None:
     body = {"messages": MESSAGES, "response_format": {"type": "json_object"}, "seed": 1, "max_tokens": 5}
-    assert client.ask(PATH, body).json["choices"][0]["message"]["content"].startswith("{")
+    assert client.ask(PATH, body).choice["message"]["content"].startswith("{")
     plain = {**body, "response_format": {"type": "text"}}
     texts = {
-        client.ask(PATH, b).json["choices"][0]["message"]["content"]
-        for b in (plain, {**plain, "response_format": None})
+        client.ask(PATH, b).choice["message"]["content"] for b in (plain, {**plain, "response_format": None})
     }
     assert len(texts) == 1 and not texts.pop().startswith("{")
 
@@ -199,7 +188,7 @@ def test_what_is_refused(
 
 def test_a_conversation_that_does_not_fit(client: Client) -> None:
     answer = client.ask(PATH, {"messages": [{"role": "user", "content": "zq" * 200}]})
-    assert (answer.status, answer.error["type"]) == (400, "exceed_context_size_error")
+    assert answer.refusal("type") == (400, "exceed_context_size_error")
     assert answer.error["param"] == "messages"
     assert answer.error["n_prompt_tokens"] > answer.error["n_ctx"] == 256
 
@@ -221,59 +210,43 @@ def test_messages_as_templates_know_them(client: Client) -> None:
 
 
 def test_variables_of_the_template(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template=EFFORT)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
+    with serving(write_tiny_model(tmp_path / "model.gguf", chat_template=EFFORT)) as client:
         body = {"messages": MESSAGES[1:], "reasoning_effort": "low", "chat_template_kwargs": {"mode": "x"}}
         assert client.ask("/apply-template", body).json["prompt"] == "lowxuser: hello world"
         assert client.ask(PATH, {**body, "max_tokens": 1}).status == 200
 
 
 def test_a_model_without_a_template(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template=None)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
+    with serving(write_tiny_model(tmp_path / "model.gguf", chat_template=None)) as client:
         for stream in (False, True):
             answer = client.ask(PATH, {"messages": MESSAGES, "stream": stream})
-            assert (answer.status, answer.error["code"]) == (400, "invalid_messages")
+            assert answer.refusal("code") == (400, "invalid_messages")
             assert answer.error["message"].startswith("chat template: expected one of the file's (none)")
 
 
 # --- reasoning ----------------------------------------------------------------------------------------
 
 
-def test_reasoning_that_the_prompt_opens(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template=THINKING, ends=False)
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    with serving(engine) as client:
-        body: dict[str, Any] = {"messages": MESSAGES, "seed": 5, "max_tokens": 12}
-        text = engine.generate(chat_tokens(engine.tokenizer, MESSAGES), seed=5, max_tokens=12)
-        message = client.ask(PATH, body).json["choices"][0]["message"]
-        assert message["content"] == ""
-        assert message["reasoning_content"] == message["reasoning"] == text.strip()
-        plain = client.ask(PATH, {**body, "reasoning_format": "none"}).json["choices"][0]["message"]
-        assert plain == {"role": "assistant", "content": text, "refusal": None}
-        choices = chunks_of(client.ask(PATH, {**body, "stream": True}).events)
-        assert all("content" not in choice["delta"] for choice in choices[1:])
-        for name in ("reasoning", "reasoning_content"):
-            assert "".join(c["delta"].get(name, "") for c in choices) == text.strip()
-        ruled = {**body, "regex": "[ab]{3}"}
-        assert len(client.ask(PATH, ruled).json["choices"][0]["message"]["content"]) == 3
+def test_reasoning_that_the_prompt_opens(reasoner: Client) -> None:
+    engine = reasoner.hosted.ready()
+    body: dict[str, Any] = {"messages": MESSAGES, "seed": 5, "max_tokens": 12}
+    text = engine.generate(chat_tokens(engine.tokenizer, MESSAGES), seed=5, max_tokens=12)
+    message = reasoner.ask(PATH, body).choice["message"]
+    assert message["content"] == ""
+    assert message["reasoning_content"] == message["reasoning"] == text.strip()
+    plain = reasoner.ask(PATH, {**body, "reasoning_format": "none"}).choice["message"]
+    assert plain == {"role": "assistant", "content": text, "refusal": None}
+    choices = chunks_of(reasoner.ask(PATH, {**body, "stream": True}).events)
+    assert all("content" not in choice["delta"] for choice in choices[1:])
+    for name in ("reasoning", "reasoning_content"):
+        assert "".join(c["delta"].get(name, "") for c in choices) == text.strip()
+    ruled = {**body, "regex": "[ab]{3}"}
+    assert len(reasoner.ask(PATH, ruled).choice["message"]["content"]) == 3
 
 
 # --- tools --------------------------------------------------------------------------------------------
 
-ROOM: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "room",
-        "description": "Opens a room.",
-        "parameters": {
-            "type": "object",
-            "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "s": {"enum": ["ab", "c"]}},
-            "required": ["n"],
-            "additionalProperties": False,
-        },
-    },
-}
+ROOM: dict[str, Any] = {"type": "function", "function": FUNCTION}
 ASK = [{"role": "user", "content": "hello"}]
 
 
@@ -288,7 +261,7 @@ def test_a_call_that_is_required(caller: Client) -> None:
     named = {"type": "function", "function": {"name": "room"}}
     for choice in ("required", named):
         body = {"messages": ASK, "tools": [ROOM], "tool_choice": choice, "seed": 1, "max_tokens": 300}
-        answer = caller.ask(PATH, {**body, "parallel_tool_calls": False}).json["choices"][0]
+        answer = caller.ask(PATH, {**body, "parallel_tool_calls": False}).choice
         assert answer["finish_reason"] == "tool_calls"
         assert answer["message"]["content"] is None
         (call,) = answer["message"]["tool_calls"]
@@ -326,17 +299,13 @@ def test_what_comes_of_calls_goes_back_to_the_model(caller: Client) -> None:
     assert '<tool_call>\n{"name": "room", "arguments": {"n": 3}}\n</tool_call>' in prompt
     assert "<|im_start|>tool\nopen<|im_end|>" in prompt
     body = {"messages": messages, "tools": [ROOM], "tool_choice": "required", "seed": 1, "max_tokens": 300}
-    calls = caller.ask(PATH, {**body, "parallel_tool_calls": False}).json["choices"][0]["message"][
-        "tool_calls"
-    ]
+    calls = caller.ask(PATH, {**body, "parallel_tool_calls": False}).choice["message"]["tool_calls"]
     check_call(calls[0])
 
 
 def test_no_call_without_tools_or_where_none_is_wanted(caller: Client) -> None:
     for more in ({}, {"tools": []}, {"tools": [ROOM], "tool_choice": "none"}):
-        message = caller.ask(PATH, {"messages": ASK, "seed": 1, "max_tokens": 20, **more}).json["choices"][0][
-            "message"
-        ]
+        message = caller.ask(PATH, {"messages": ASK, "seed": 1, "max_tokens": 20, **more}).choice["message"]
         assert "tool_calls" not in message and isinstance(message["content"], str)
 
 
@@ -356,14 +325,12 @@ def test_no_call_without_tools_or_where_none_is_wanted(caller: Client) -> None:
     ],
 )
 def test_tools_that_are_refused(caller: Client, body: dict[str, Any], message: str) -> None:
-    answer = caller.ask(PATH, {"messages": ASK, **body})
-    assert answer.status == 400, answer.text
+    answer = caller.ask(PATH, {"messages": ASK, **body}, status=400)
     assert answer.error["message"].startswith(message), answer.error
 
 
 def test_a_template_without_tools(client: Client) -> None:
-    answer = client.ask(PATH, {"messages": ASK, "tools": [ROOM]})
-    assert (answer.status, answer.error["param"]) == (400, "tools")
+    assert client.ask(PATH, {"messages": ASK, "tools": [ROOM]}).refusal("param") == (400, "tools")
 
 
 def test_a_message_of_its_deltas() -> None:
@@ -436,7 +403,7 @@ def test_an_answer_goes_on_from_where_it_was_stopped(client: Client, alone: Infe
     for more in ({}, {"add_generation_prompt": False}):
         prompt = client.ask("/apply-template", begun(whole, **more) | {"seed": None, "max_tokens": None}).json
         assert prompt["prompt"].endswith(f"<|im_start|>assistant\n{whole}")
-    rest = client.ask(PATH, begun(whole, temperature=0)).json["choices"][0]["message"]["content"]
+    rest = client.ask(PATH, begun(whole, temperature=0)).choice["message"]["content"]
     tokens = alone.tokenizer.encode_rendered(prompt["prompt"])
     assert rest == alone.stream(tokens, temperature=0, max_tokens=9).result().text
     events = client.ask(PATH, begun(whole, temperature=0, stream=True)).events
@@ -469,7 +436,7 @@ def test_a_server_that_takes_last_messages_for_beginnings(client: Client, model:
     tokenizer = client.hosted.ready().tokenizer
     stated = [client.ask("/apply-template", body).json["prompt"] for body in bodies]
     assert stated[1].endswith("assistant\nA\nfox")
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), prefill_assistant=True) as other:
+    with serving(model, prefill_assistant=True) as other:
         for body, prompt in zip(bodies, stated):
             silent = {key: value for key, value in body.items() if key != "continue_final_message"}
             found = other.ask("/apply-template", silent)
@@ -486,16 +453,14 @@ def test_a_server_that_takes_last_messages_for_beginnings(client: Client, model:
         assert answer.status == 400 and "cannot be combined with a grammar" in answer.error["message"]
 
 
-def test_an_answer_behind_reasoning_goes_on(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "thinks.gguf", chat_template=THINKING, ends=False)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
-        body = begun("hello", last={"reasoning_content": " I see.\n"}, seed=None, max_tokens=None)
-        prompt = client.ask("/apply-template", body).json["prompt"]
-        assert prompt.endswith("<|im_start|>assistant\n<think>\nI see.\n</think>\n\nhello")
-        message = client.ask(PATH, body | {"max_tokens": 5}).json["choices"][0]["message"]
-        assert message["content"] and "reasoning" not in message
-        answer = client.ask(PATH, begun("hello"))
-        assert answer.status == 400 and "opens reasoning" in answer.error["message"]
+def test_an_answer_behind_reasoning_goes_on(reasoner: Client) -> None:
+    body = begun("hello", last={"reasoning_content": " I see.\n"}, seed=None, max_tokens=None)
+    prompt = reasoner.ask("/apply-template", body).json["prompt"]
+    assert prompt.endswith("<|im_start|>assistant\n<think>\nI see.\n</think>\n\nhello")
+    message = reasoner.ask(PATH, body | {"max_tokens": 5}).choice["message"]
+    assert message["content"] and "reasoning" not in message
+    answer = reasoner.ask(PATH, begun("hello"))
+    assert answer.status == 400 and "opens reasoning" in answer.error["message"]
 
 
 def test_what_a_request_came_to(client: Client) -> None:

@@ -6,40 +6,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 
-from oxillama.compat.engine import InferenceEngine
 from tests.support.codex import codex_body
-from tests.support.server import Client, serving
-from tests.support.tool_models import NO_THOUGHTS, tool_model
+from tests.support.server import Client
+from tests.support.tool_models import closed
 
 CHATS, RESPONSES = "/v1/chat/completions", "/v1/responses"
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {"good": {"type": "boolean"}, "level": {"type": "integer", "minimum": 0, "maximum": 9}},
-    "required": ["good", "level"],
-    "additionalProperties": False,
-}
-PARAMETERS = {
-    "type": "object",
-    "properties": {"days": {"type": "integer", "minimum": 0, "maximum": 9}},
-    "required": ["days"],
-    "additionalProperties": False,
-}
+DIGIT = {"type": "integer", "minimum": 0, "maximum": 9}
+SCHEMA = closed(good={"type": "boolean"}, level=DIGIT)
+PARAMETERS = closed(days=DIGIT)
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "strict": True, "schema": SCHEMA}}
 BOTH = {"messages": [{"role": "user", "content": "hello"}], "tools": [TOOL], "response_format": FORMAT}
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    engine = InferenceEngine(tool_model(tmp_path_factory.mktemp("tools") / "m.gguf", NO_THOUGHTS))
-    with serving(engine, "tiny") as found:
-        yield found
+def client(caller: Client) -> Client:
+    return caller
 
 
 def is_answer(message: dict[str, Any]) -> bool:
@@ -92,15 +79,14 @@ def test_without_calls_the_schema_rules_all_of_the_text(client: Client) -> None:
 
 def test_other_grammars_beside_tools_are_refused(client: Client) -> None:
     body = {"messages": BOTH["messages"], "tools": [TOOL], "guided_regex": "[a-z]+"}
-    answer = client.ask(CHATS, body)
-    assert answer.status == 400
+    answer = client.ask(CHATS, body, status=400)
     assert answer.json["error"]["message"] == "tools: cannot be combined with regex"
 
 
 @pytest.mark.parametrize("choice", ["auto", "required", "none"])
 def test_a_receipt_of_tools_and_a_schema_is_verified(client: Client, choice: str) -> None:
     body = {**BOTH, "tool_choice": choice, "seed": 1, "max_tokens": 400, "receipt": True}
-    found = client.ask(CHATS, body).json["choices"][0]
+    found = client.ask(CHATS, body).choice
     is_answer(found["message"])
     receipt = json.loads(found["receipt"])
     assert receipt["finish_reason"] == "stop"
@@ -125,7 +111,7 @@ CODEX_TOOLS = [
 
 
 def codex(items: list[Any], **more: Any) -> dict[str, Any]:
-    return codex_body("tiny", items, CODEX_TOOLS, **more)
+    return codex_body("caller", items, CODEX_TOOLS, **more)
 
 
 def test_codex(client: Client) -> None:
@@ -166,7 +152,7 @@ def said(role: str, text: str) -> dict[str, Any]:
     ],
 )
 def test_open_responses(client: Client, more: dict[str, Any]) -> None:
-    answer = client.ask(RESPONSES, {"model": "tiny", "seed": 1, "max_output_tokens": 30, **more})
+    answer = client.ask(RESPONSES, {"model": "caller", "seed": 1, "max_output_tokens": 30, **more})
     found = answer.named_events[-1]["response"] if more.get("stream") else answer.json
     assert set(REQUIRED) <= set(found)
     for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty"):

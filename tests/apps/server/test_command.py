@@ -22,22 +22,15 @@ from oxillama.apps.server.callers import Keys
 from oxillama.base.config import SchedulerConfig
 from oxillama.base.config.server import ServerConfig
 from oxillama.base.distribution import install
-from tests.support.command_line import ENVIRONMENT, command
+from tests.support.command_line import command, started
 
 
 @contextmanager
 def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
     """A process that serves, its address, and the lines it has written so far."""
-    process = subprocess.Popen(
-        command("serve", "--port", "0", *arguments),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
-    assert process.stderr is not None
     lines: list[str] = []
-    try:
+    with started(command("serve", "--port", "0", *arguments), text=True) as process:
+        assert process.stderr is not None
         for line in process.stderr:
             lines.append(line)
             if line.startswith("curl"):
@@ -45,9 +38,6 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, list[
         found = re.search(r"is ready at (\S+)", "".join(lines))
         assert found, lines
         yield process, found[1], lines
-    finally:
-        process.kill()
-        process.communicate(timeout=60)
 
 
 def post(url: str, body: Any) -> Any:

@@ -25,12 +25,7 @@ def test_the_text_is_the_librarys(client: Client, alone: InferenceEngine) -> Non
     answer = client.ask(PATH, {"model": "story", "prompt": PROMPT, "seed": 5, "max_tokens": 20}).json
     done = alone.stream(PROMPT, seed=5, max_tokens=20).result()
     (choice,) = answer["choices"]
-    assert choice == {
-        "index": 0,
-        "text": done.text,
-        "logprobs": None,
-        "finish_reason": "length",
-    }
+    assert choice == {"index": 0, "text": done.text, "logprobs": None, "finish_reason": "length"}
     assert (answer["object"], answer["model"]) == ("text_completion", "story")
     assert answer["usage"]["prompt_tokens"] == done.usage.prompt_tokens
     assert answer["usage"]["completion_tokens"] == 20
@@ -89,10 +84,8 @@ def test_streams_join_to_the_whole(client: Client) -> None:
     assert answer.headers["content-type"].startswith("text/event-stream")
     *chunks, usage, done = answer.events
     assert done == "[DONE]"
-    assert (usage["choices"], usage["usage"]["completion_tokens"]) == (
-        [],
-        whole["usage"]["completion_tokens"],
-    )
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == whole["usage"]["completion_tokens"]
     assert {chunk["id"] for chunk in chunks} == {usage["id"]}
     assert all(chunk["usage"] is None for chunk in chunks)
     for expected in whole["choices"]:
@@ -108,26 +101,17 @@ def test_streams_join_to_the_whole(client: Client) -> None:
 def test_stop_strings_biases_and_grammars(client: Client, alone: InferenceEngine) -> None:
     plain = alone.generate(PROMPT, temperature=0, max_tokens=40)
     word = plain.split()[6]
-    stopped_text = client.ask(PATH, {"prompt": PROMPT, "temperature": 0, "max_tokens": 40, "stop": word}).json
-    assert stopped_text["choices"][0] == {
-        "index": 0,
-        "text": plain[: plain.index(word)],
-        "logprobs": None,
-        "finish_reason": "stop",
-    }
+    choice = client.ask(PATH, {"prompt": PROMPT, "temperature": 0, "max_tokens": 40, "stop": word}).choice
+    text = plain[: plain.index(word)]
+    assert choice == {"index": 0, "text": text, "logprobs": None, "finish_reason": "stop"}
     first = alone.stream(PROMPT, temperature=0, max_tokens=1).result().tokens[0]
     ask = {"prompt": PROMPT, "temperature": 0, "max_tokens": 1, "logprobs": 0}
-    name = client.ask(PATH, ask).json["choices"][0]["logprobs"]["tokens"]
+    name = client.ask(PATH, ask).choice["logprobs"]["tokens"]
     spelled = alone.tokenizer.token_text(first)
     assert alone.tokenizer.encode(spelled, add_special=False) == [first]
-    for bias in (
-        {str(first): -100},
-        [[first, False]],
-        [[first, -100.0]],
-        {spelled: -100},
-        [[spelled, False]],
-    ):
-        other = client.ask(PATH, {**ask, "logit_bias": bias}).json["choices"][0]["logprobs"]["tokens"]
+    pairs = [[[first, False]], [[first, -100.0]], [[spelled, False]]]
+    for bias in ({str(first): -100}, {spelled: -100}, *pairs):
+        other = client.ask(PATH, {**ask, "logit_bias": bias}).choice["logprobs"]["tokens"]
         assert other != name
     for field, value, text in (
         ("choices", [" Rita", " Tom"], " Tom"),
@@ -135,12 +119,12 @@ def test_stop_strings_biases_and_grammars(client: Client, alone: InferenceEngine
         ("grammar", 'root ::= " Tom" | " Rita"', " Tom"),
     ):
         body = {"prompt": "Mia had a good friend,", "temperature": 0, field: value}
-        assert client.ask(PATH, body).json["choices"][0]["text"] == text
+        assert client.ask(PATH, body).choice["text"] == text
 
 
 def test_a_seed_is_the_same_for_all_signs(client: Client) -> None:
     texts = [
-        client.ask(PATH, {"prompt": PROMPT, "seed": seed, "temperature": 2}).json["choices"][0]["text"]
+        client.ask(PATH, {"prompt": PROMPT, "seed": seed, "temperature": 2}).choice["text"]
         for seed in (-7, 2**64 - 7, -8)
     ]
     assert texts[0] == texts[1] != texts[2]
@@ -149,7 +133,7 @@ def test_a_seed_is_the_same_for_all_signs(client: Client) -> None:
 
 def test_a_receipt_verifies(client: Client, alone: InferenceEngine) -> None:
     body = {"prompt": PROMPT, "max_tokens": 6, "receipt": True}
-    choice = client.ask(PATH, body).json["choices"][0]
+    choice = client.ask(PATH, body).choice
     assert alone.verify(choice["receipt"]).text == choice["text"]
     last = client.ask(PATH, {**body, "stream": True}).events[-2]["choices"][0]
     assert alone.verify(last["receipt"])
@@ -167,7 +151,7 @@ def test_the_prompts_own_logprobs(
     body = {"prompt": tokens, "echo": True, "logprobs": 2, "max_tokens": 1, "temperature": 0}
     for n_bytes in (scoring.LOGIT_BYTES, 3 * 4 * 1024):  # in one piece, and three rows at a time
         monkeypatch.setattr(scoring, "LOGIT_BYTES", n_bytes)
-        choice = client.ask(PATH, body).json["choices"][0]
+        choice = client.ask(PATH, body).choice
         found = choice["logprobs"]
         assert len(found["tokens"]) == len(tokens) + 1
         assert "".join(found["tokens"][1:]) == choice["text"]
@@ -230,11 +214,7 @@ def test_scored_prompts_go_on_as_others_do(client: Client) -> None:
         ({"top_p": -0.1}, "top_p", "top_p: expected a number >= 0 and <= 1, got -0.1"),
         ({"repeat_penalty": 0}, "repetition_penalty", "repetition_penalty: expected a number > 0"),
         ({"max_tokens": 1.5}, "max_tokens", "max_tokens: expected an integer >= 0, got 1.5"),
-        (
-            {"max_tokens": 5, "n_predict": 6},
-            "n_predict",
-            "n_predict: expected the value of max_tokens",
-        ),
+        ({"max_tokens": 5, "n_predict": 6}, "n_predict", "n_predict: expected the value of max_tokens"),
         ({"n": 0}, "n", "n: expected greater than or equal to 1, got 0"),
         ({"n": 2.5}, "n", "n: expected a valid integer, got 2.5"),
         ({"n": True}, "n", "n: expected a valid integer, got True"),
@@ -289,8 +269,7 @@ def test_what_is_refused(
 
 def test_a_prompt_that_does_not_fit(client: Client) -> None:
     for stream in (False, True):
-        answer = client.ask(PATH, {"prompt": [[5], [5] * 512], "stream": stream})
-        assert answer.status == 400
+        answer = client.ask(PATH, {"prompt": [[5], [5] * 512], "stream": stream}, status=400)
         assert answer.error["type"] == "exceed_context_size_error"
         assert answer.error["code"] == "context_length_exceeded"
         assert (answer.error["n_prompt_tokens"], answer.error["n_ctx"]) == (512, 512)
@@ -301,7 +280,7 @@ def test_a_prompt_that_does_not_fit(client: Client) -> None:
 def test_null_is_as_good_as_absent(client: Client, alone: InferenceEngine) -> None:
     nothing = dict.fromkeys([*OPTIONS, *HARMLESS, "n", "echo", "logprobs", "stream", "suffix", "model"])
     answer = client.ask(PATH, {**nothing, "prompt": PROMPT, "temperature": 0})
-    assert answer.json["choices"][0]["text"] == alone.generate(PROMPT, temperature=0, max_tokens=16)
+    assert answer.choice["text"] == alone.generate(PROMPT, temperature=0, max_tokens=16)
 
 
 def test_harmless_fields_are_accepted(client: Client) -> None:
@@ -346,25 +325,36 @@ def test_a_full_queue_is_429() -> None:
         with stopped(engine):
             connection, _ = client.open(PATH, body)
             until(lambda: len(engine.model.thread._coming) == 4)
-            answer = client.ask(PATH, body)
-        assert (answer.status, answer.headers["retry-after"]) == (429, "1")
-        assert (answer.error["type"], answer.error["code"]) == ("rate_limit_error", "queue_full")
+            talk = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 9}
+            answers = [client.ask(PATH, body), client.ask("/v1/messages", talk)]
+        for answer in answers:
+            assert (answer.status, answer.headers["retry-after"]) == (429, "1")
+            assert (answer.error["type"], answer.error["code"]) == ("rate_limit_error", "queue_full")
+        assert answers[1].json["type"] == "error"
         connection.close()
         until(lambda: sum(engine.metrics.snapshot().finished.values()) == 4)
         assert client.ask(PATH, {**body, "n": 1, "max_tokens": 4}).status == 200
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("n", [1, 3])
-def test_a_client_that_goes_away_ends_its_request(client: Client, stream: bool, n: int) -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PATH, {"prompt": PROMPT, "max_tokens": 450}),
+        (PATH, {"prompt": PROMPT, "max_tokens": 450, "n": 3}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": PROMPT}]}),
+        ("/v1/responses", {"input": PROMPT}),
+    ],
+)
+def test_a_client_that_goes_away_ends_its_request(
+    client: Client, path: str, body: dict[str, Any], stream: bool
+) -> None:
     engine = client.hosted.ready()
     before = engine.metrics.snapshot()
-    body = {"prompt": PROMPT, "max_tokens": 450, "ignore_eos": True, "stream": stream, "n": n}
-    connection = client.connect()
-    client.send(connection, PATH, body)
+    connection = client.begin(path, {**body, "ignore_eos": True, "stream": stream})
     until(lambda: engine.metrics.snapshot().generation_tokens > before.generation_tokens)
     connection.close()
-    ended = before.finished.get("cancelled", 0) + n
+    ended = before.finished.get("cancelled", 0) + body.get("n", 1)
     until(lambda: engine.metrics.snapshot().finished.get("cancelled", 0) == ended)
     assert engine.metrics.snapshot().finished.get("length") == before.finished.get("length")
     engine.model.check_integrity()
@@ -374,27 +364,17 @@ def test_a_client_that_goes_away_while_its_prompt_waits(client: Client) -> None:
     engine = client.hosted.ready()
     before = engine.metrics.snapshot().finished.get("cancelled", 0)
     with stopped(engine):
-        connection = client.connect()
-        client.send(connection, PATH, {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True})
+        connection = client.begin(PATH, {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True})
         until(lambda: engine.model.thread._inbox.qsize() > 0)
         connection.close()
     until(lambda: engine.metrics.snapshot().finished.get("cancelled", 0) == before + 1)
 
 
 def test_an_error_in_the_middle_of_a_stream_is_an_event(client: Client) -> None:
-    engine = client.hosted.ready()
-    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True, "stream": True}
-    connection, response = client.open(PATH, body)
-    head = response.readline()
-    for request in list(engine.model.scheduler.running):
-        request.cause = MemoryError("secret")
-        engine.model.thread.cancel(request)
-    text = (head + response.read()).decode()
-    connection.close()
-    assert text.endswith("\n\ndata: [DONE]\n\n")
-    last = json.loads(text.split("\n\n")[-3].removeprefix("data: "))
-    assert last["error"]["type"] == "server_error"
-    assert "secret" not in text
+    body = {"prompt": PROMPT, "max_tokens": 400, "ignore_eos": True}
+    *_, last, done, _ = client.failed_stream(PATH, body, b"data: ").split("\n\n")
+    assert done == "data: [DONE]"
+    assert json.loads(last.removeprefix("data: "))["error"]["type"] == "server_error"
 
 
 def test_pings_while_nothing_comes() -> None:
@@ -412,12 +392,12 @@ def test_samplers_are_checked_by_the_library(client: Client) -> None:
     defaults = SamplerConfig()
     body = {"prompt": PROMPT, "max_tokens": 6, "seed": 1}
     named = {name: getattr(defaults, name) for name in ("temperature", "top_k", "top_p", "min_p")}
-    texts = {client.ask(PATH, {**body, **more}).json["choices"][0]["text"] for more in ({}, named)}
+    texts = {client.ask(PATH, {**body, **more}).choice["text"] for more in ({}, named)}
     assert len(texts) == 1
 
 
 def test_the_servers_number_of_tokens_is_for_requests_that_do_not_say() -> None:
-    with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1), max_tokens=3) as client:
+    with serving(demo.STORY, max_tokens=3) as client:
         for more, n in (({}, 3), ({"max_tokens": 5}, 5)):
             said = client.ask("/v1/completions", {"prompt": "Once", "ignore_eos": True, **more}).json
             assert said["usage"]["completion_tokens"] == n
@@ -430,5 +410,5 @@ def test_the_name_of_a_token_that_is_no_text_by_itself() -> None:
         names = [token_name(engine.tokenizer, token) for token in euro]
         assert len(euro) > 1 and names[0].startswith("bytes:\\xe2")
         body = {"prompt": [euro], "max_tokens": 1, "echo": True, "logprobs": 0, "temperature": 0}
-        told = client.ask(PATH, body).json["choices"][0]["logprobs"]["tokens"]
+        told = client.ask(PATH, body).choice["logprobs"]["tokens"]
         assert told[-len(euro) - 1 : -1] == names

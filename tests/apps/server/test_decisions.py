@@ -23,7 +23,7 @@ from oxillama.compat.engine import InferenceEngine
 from oxillama.engine.features.decisions import answers
 from tests.support.decision_models import chat_file, decision_file
 from tests.support.paths import SHARED
-from tests.support.server import Answer, Client, serving, serving_models
+from tests.support.server import Answer, Client, bearer, serving, serving_models
 
 CLIENTS = SHARED / "parity-decisions" / "decision_clients.py"
 STATE = "The parcel was due on Monday and came on Thursday."
@@ -71,12 +71,16 @@ def client() -> Iterator[Client]:
         yield client
 
 
-def system_one(client: Client, **fields: Any) -> Answer:
-    return client.ask("/v1/systemone", {**SYSTEM_ONE, **fields})
+def system_one(client: Client, status: int | None = None, **fields: Any) -> Answer:
+    return client.ask("/v1/systemone", {**SYSTEM_ONE, **fields}, status=status)
 
 
-def openai(client: Client, **fields: Any) -> Answer:
-    return client.ask("/v1/decisions", {**OPENAI, **fields})
+def openai(client: Client, status: int | None = None, **fields: Any) -> Answer:
+    return client.ask("/v1/decisions", {**OPENAI, **fields}, status=status)
+
+
+def user(*content: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(content)}]
 
 
 def test_system_one(client: Client) -> None:
@@ -107,11 +111,8 @@ def test_the_model_of_the_sdk_is_the_first_unless_one_has_the_name(client: Clien
 
 
 def test_openai(client: Client) -> None:
-    found = openai(
-        client, safety_identifier="u", prompt_cache_key="k", prompt_cache_options={"mode": "implicit"}
-    )
-    assert found.status == 200
-    body = found.json
+    more = {"safety_identifier": "u", "prompt_cache_key": "k", "prompt_cache_options": {"mode": "implicit"}}
+    body = openai(client, status=200, **more).json
     assert list(body) == ["model", "answers", "usage"]
     assert [(each["type"], each["name"]) for each in body["answers"]] == [
         ("predicate", "late"), ("choice", None), ("score", "late"),
@@ -128,21 +129,16 @@ def test_openai(client: Client) -> None:
     assert usage["input_tokens_details"]["cached_tokens"] >= 0
     again = openai(client).json
     assert again["answers"] == body["answers"]
-    assert (
-        again["usage"]["input_tokens_details"]["cached_tokens"]
-        > usage["input_tokens_details"]["cached_tokens"]
-    )
+    cached = [each["input_tokens_details"]["cached_tokens"] for each in (usage, again["usage"])]
+    assert cached[0] < cached[1]
 
 
 def test_both_formats_ask_the_same(client: Client) -> None:
     questions = [{"type": "predicate", "name": "z", "instructions": "Late?"}]
-    data = [{"role": "user", "content": [{"type": "input_json", "data": {"a": [1, None], "b": STATE}}]}]
+    data = user({"type": "input_json", "data": {"a": [1, None], "b": STATE}})
     found = openai(client, input=data, questions=questions).json["answers"][0]
-    other = system_one(
-        client,
-        state=data[0]["content"][0]["data"],
-        questions={"z": {"type": "noul", "instructions": "Late?"}},
-    )
+    asked = {"z": {"type": "noul", "instructions": "Late?"}}
+    other = system_one(client, state={"a": [1, None], "b": STATE}, questions=asked)
     assert other.json["answers"]["z"]["noul"] == found["probability"]
 
 
@@ -161,15 +157,20 @@ def test_items_of_an_input(client: Client) -> None:
         ([items[4]], "input[0].call_id"),
         ([{"role": "robot", "content": "x"}], "input[0].role"),
         ([{"type": "computer_call"}], "input[0].type"),
-        (
-            [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}],
-            "input[0].content[0]",
-        ),
-        ([{"role": "user", "content": [{"type": "input_json", "data": [1]}]}], "input[0].content[0].data"),
+        (user({"type": "input_image", "image_url": "data:,"}), "input[0].content[0]"),
+        (user({"type": "input_json", "data": [1]}), "input[0].content[0].data"),
         ([], "input"),
     ):
         found = openai(client, input=wrong)
-        assert (found.status, found.error["param"]) == (400, param)
+        assert found.refusal("param") == (400, param)
+
+
+def choice(*values: Any) -> dict[str, Any]:
+    return {"type": "choice", "instructions": "?", "choices": [{"value": value} for value in values]}
+
+
+def score(*labels: Any) -> dict[str, Any]:
+    return {"type": "score", "instructions": "?", "levels": [{"label": label} for label in labels]}
 
 
 @pytest.mark.parametrize(
@@ -178,27 +179,23 @@ def test_items_of_an_input(client: Client) -> None:
         ({"type": "noul", "instructions": "?"}, "questions[0].type"),
         ({"type": "predicate"}, "questions[0].instructions"),
         ({"type": "predicate", "instructions": "?", "criteria": {}}, "questions[0].criteria"),
-        ({"type": "choice", "instructions": "?", "choices": [{"value": "a"}]}, "questions[0].choices"),
-        ({"type": "choice", "instructions": "?", "choices": [{"value": "a"}] * 2}, "questions[0].choices"),
-        (
-            {"type": "choice", "instructions": "?", "choices": [{"value": 1}, {"value": "a"}]},
-            "questions[0].choices[0].value",
-        ),
-        (
-            {"type": "choice", "instructions": "?", "choices": [{"value": str(i)} for i in range(60)]},
-            "questions.0",
-        ),
-        ({"type": "score", "instructions": "?", "levels": [{"label": "a"}]}, "questions[0].levels"),
-        (
-            {"type": "score", "instructions": "?", "levels": [{"label": 1}] * 2},
-            "questions[0].levels[0].label",
-        ),
+        (choice("a"), "questions[0].choices"),
+        (choice("a", "a"), "questions[0].choices"),
+        (choice(1, "a"), "questions[0].choices[0].value"),
+        (choice(*map(str, range(60))), "questions.0"),
+        (score("a"), "questions[0].levels"),
+        (score(1, 1), "questions[0].levels[0].label"),
     ],
 )
 def test_wrong_questions_of_openai(client: Client, question: Any, param: str) -> None:
     found = openai(client, questions=[question])
-    assert found.status == 400 and found.error["param"] == param and found.error["message"]
+    assert found.refusal("param") == (400, param) and found.error["message"]
     assert found.error["type"] == "invalid_request_error" and set(found.json) == {"error"}
+
+
+def question(kind: str, criteria: Any) -> dict[str, Any]:
+    """The field of a request that asks one question."""
+    return {"questions": {"a": {"type": kind, "instructions": "?", "criteria": criteria}}}
 
 
 @pytest.mark.parametrize(
@@ -209,45 +206,14 @@ def test_wrong_questions_of_openai(client: Client, question: Any, param: str) ->
         ({"questions": []}, ["questions"]),
         ({"questions": {"a.b": {"type": "noul"}}}, ["questions", "a.b", "instructions"]),
         ({"questions": {"a": {"type": "box", "instructions": "?"}}}, ["questions", "a", "type"]),
-        (
-            {"questions": {"a": {"type": "noul", "instructions": "?", "criteria": ["t"]}}},
-            ["questions", "a", "criteria"],
-        ),
-        (
-            {"questions": {"a": {"type": "noul", "instructions": "?", "criteria": {"yes": "y"}}}},
-            ["questions", "a", "criteria", "yes"],
-        ),
-        (
-            {"questions": {"a": {"type": "score", "instructions": "?", "criteria": list("abcdefghijk")}}},
-            ["questions", "a", "criteria"],
-        ),
-        (
-            {
-                "questions": {
-                    "a": {
-                        "type": "choice",
-                        "instructions": "?",
-                        "criteria": {str(i): None for i in range(256)},
-                    }
-                }
-            },
-            ["questions", "a", "criteria"],
-        ),
-        (
-            {
-                "questions": {
-                    "a": {
-                        "type": "choice",
-                        "instructions": "?",
-                        "criteria": {str(i): None for i in range(60)},
-                    }
-                }
-            },
-            ["questions", "a"],
-        ),
+        (question("noul", ["t"]), ["questions", "a", "criteria"]),
+        (question("noul", {"yes": "y"}), ["questions", "a", "criteria", "yes"]),
+        (question("score", list("abcdefghijk")), ["questions", "a", "criteria"]),
+        (question("choice", dict.fromkeys(map(str, range(256)))), ["questions", "a", "criteria"]),
+        (question("choice", dict.fromkeys(map(str, range(60)))), ["questions", "a"]),
         ({"images": ["data:image/png;base64,AA=="]}, ["images"]),
         ({"videos": "x"}, ["videos"]),
-        ({"state": [{"role": "user", "content": [{"type": "image_url", "image_url": "data:,"}]}]}, ["state"]),
+        ({"state": user({"type": "image_url", "image_url": "data:,"})}, ["state"]),
         ({"stream": True}, ["stream"]),
         ({"temperature": 1}, ["temperature"]),
     ],
@@ -268,7 +234,7 @@ def test_names_of_models_and_keys() -> None:
     with serving(engine_of(), "m", api_keys=("secret",)) as client:
         found = system_one(client)
         assert found.status == 401 and found.json["detail"] == found.error["message"]
-        key = {"Authorization": "Bearer secret"}
+        key = bearer("secret")
         assert client.ask("/v1/systemone", {**SYSTEM_ONE, "model": "other"}, headers=key).status == 404
         assert client.ask("/v1/decisions", OPENAI, headers=key).status == 200
 
@@ -307,11 +273,8 @@ def test_chat_models_and_others() -> None:
     with serving(engine_of("clef"), "m") as client:
         found = system_one(client).json["answers"]
         assert list(found["a"]["probabilities"]) == ["a", "b"]  # which it is shown sorted
-        assert [each["value"] for each in openai(client).json["answers"][1]["probabilities"]] == [
-            True,
-            "true",
-            "b",
-        ]
+        which = openai(client).json["answers"][1]
+        assert [each["value"] for each in which["probabilities"]] == [True, "true", "b"]
     with serving(engine_of("lfm2-d1-omni"), "m") as client:
         questions = {"a": {"type": "noul", "instructions": "?", "criteria": {"yes": "y", "no": "n"}}}
         assert system_one(client, questions=questions, state=None).status == 200

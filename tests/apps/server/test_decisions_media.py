@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import gzip
 import json
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from oxillama.apps.decisions.receipt import DecisionReceipt, sealed, verify_deci
 from oxillama.apps.server import media as module
 from oxillama.apps.server.models import Hosted
 from oxillama.apps.server.raw_bodies import MOST_FORM_PARTS
-from tests.apps.server.test_media import png, url
+from tests.apps.server.test_media import encoded, part_of_url, png, said, text, url
 from tests.support.decision_models import chat_file, decision_file
 from tests.support.media import WIDTH, projector_file
 from tests.support.server import Answer, Client, serving_models
@@ -33,7 +32,7 @@ TEXT = "It came on Monday."
 INSTRUCTIONS = "Is the parcel torn?"
 QUESTIONS = {"q": {"type": "noul", "instructions": INSTRUCTIONS}}
 PREDICATE = {"type": "predicate", "instructions": INSTRUCTIONS}
-BASE64 = base64.b64encode(png(1)).decode()
+BASE64 = encoded(png(1))
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +76,6 @@ def image(seed: int) -> dict[str, Any]:
     return {"type": "image", "image": png(seed)}
 
 
-def text(value: str) -> dict[str, str]:
-    return {"type": "text", "text": value}
-
-
 def system_one(client: Client, state: Any, questions: Any = QUESTIONS, **fields: Any) -> Answer:
     return client.ask("/v1/systemone", {"model": "m", "state": state, "questions": questions, **fields})
 
@@ -106,9 +101,8 @@ def test_parts_of_openai(client: Client, alone: InferenceEngine) -> None:
     assert first.json["usage"]["input_tokens"] > 16
     again = openai(client, [message], {**PREDICATE, "instructions": "Another?"}).json["usage"]
     assert again["input_tokens_details"]["cached_tokens"] >= 32
-    found = openai(
-        client, TEXT, {**PREDICATE, "instructions": [{"type": "input_text", "text": "So?"}, picture]}
-    )
+    asked = [{"type": "input_text", "text": "So?"}, picture]
+    found = openai(client, TEXT, {**PREDICATE, "instructions": asked})
     assert yes(found) == wanted(alone, TEXT, instructions=[text("So?"), image(1)])
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c", "output": [words, picture]}
@@ -119,8 +113,7 @@ def test_parts_of_openai(client: Client, alone: InferenceEngine) -> None:
     ]
     assert yes(openai(client, [message, call, output])) == wanted(alone, state)
     data = [{"type": "image", "name": "x"}]  # JSON is shown as text
-    both = [{"role": "user", "content": [{"type": "input_json", "data": data}]}]
-    assert openai(client, both).status == 200
+    assert openai(client, said({"type": "input_json", "data": data})).status == 200
 
 
 @pytest.mark.parametrize(
@@ -138,9 +131,9 @@ def test_parts_of_openai(client: Client, alone: InferenceEngine) -> None:
 def test_pictures_that_openai_refuses(client: Client, part: Any, param: str) -> None:
     message = {"role": "user", "content": [{"type": "input_image", **part}]}
     found = openai(client, [message])
-    assert (found.status, found.error["param"]) == (400, f"input[0].content[0]{param}")
+    assert found.refusal("param") == (400, f"input[0].content[0]{param}")
     found = openai(client, "x", {**PREDICATE, "instructions": message["content"]})
-    assert (found.status, found.error["param"]) == (400, f"questions[0].instructions[0]{param}")
+    assert found.refusal("param") == (400, f"questions[0].instructions[0]{param}")
 
 
 # --- System One ---------------------------------------------------------------------------------------------
@@ -148,10 +141,8 @@ def test_pictures_that_openai_refuses(client: Client, part: Any, param: str) -> 
 
 def test_assets(client: Client, alone: InferenceEngine) -> None:
     """Their placeholders stand anywhere, also inside of texts, and more than once."""
-    assets = {
-        "p1": {"type": "image", "format": "png", "data_base64": BASE64},
-        "p12": {"data_base64": base64.b64encode(png(2)).decode()},
-    }
+    first = {"type": "image", "format": "png", "data_base64": BASE64}
+    assets = {"p1": first, "p12": {"data_base64": encoded(png(2))}}
     found = system_one(client, f"p1\n{TEXT}", assets=dict(list(assets.items())[:1]))
     assert yes(found) == wanted(alone, [image(1), text(TEXT)])
     asked = {"type": "noul", "instructions": {"see": "p12"}, "criteria": {"true": "like p1", "false": None}}
@@ -183,13 +174,11 @@ def test_forms(client: Client) -> None:
     parts = [("asset-0", png(1)), ("asset-1", png(2))]
     request = ("request", json.dumps({**body, "assets": assets}).encode())
     found = send(client, form(request, *parts))
-    given = {name: {"data_base64": base64.b64encode(png(i)).decode()} for name, i in (("i", 1), ("j", 2))}
+    given = {name: {"data_base64": encoded(png(i))} for name, i in (("i", 1), ("j", 2))}
     assert yes(found) == yes(system_one(client, "i j", assets=given))
     plain = ("request", json.dumps(body).encode())
-    extra = (
-        "request",
-        json.dumps({**body, "assets": {**assets, "i": {"part": "asset-0", "url": 1}}}).encode(),
-    )
+    more = {**body, "assets": {**assets, "i": {"part": "asset-0", "url": 1}}}
+    extra = ("request", json.dumps(more).encode())
     found = send(client, gzip.compress(form(request, *parts)), **{"Content-Encoding": "gzip"})
     assert yes(found) == yes(system_one(client, "i j", assets=given))
     assert yes(send(client, form(plain))) == yes(system_one(client, "i j"))
@@ -219,7 +208,7 @@ def test_files_and_messages(client: Client, alone: InferenceEngine) -> None:
         assert yes(system_one(client, TEXT, **fields)) == expected
     both = system_one(client, {"a": 1}, images=[BASE64, url(png(2))])
     assert yes(both) == wanted(alone, [image(1), image(2), text('{"a": 1}')])
-    part = {"type": "image_url", "image_url": {"url": url(png(1))}}
+    part = part_of_url(png(1))
     messages = [{"role": "user", "content": [text(TEXT), part]}]
     state = [{"role": "user", "content": [text(TEXT), image(1)]}]
     assert yes(system_one(client, messages)) == wanted(alone, state)
@@ -245,14 +234,10 @@ def test_files_and_messages(client: Client, alone: InferenceEngine) -> None:
         ("x", {"images": [1]}, "images.0"),
         ("x", {"files": ["https://a.b/c.png"]}, "files.0"),
         ("x", {"videos": [BASE64]}, "videos"),
-        ([{"role": "user", "content": [{"type": "image", "path": "/etc/passwd"}]}], {}, "state.0.content.0"),
+        (said({"type": "image", "path": "/etc/passwd"}), {}, "state.0.content.0"),
         ([{"type": "image", "path": "/etc/passwd"}], {}, "state.0"),
         ([{"type": "image_url", "image_url": "data:,"}, "x"], {}, "state.1"),
-        (
-            [{"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": BASE64}}]}],
-            {},
-            "state.0.content.0",
-        ),
+        (said({"type": "input_audio", "input_audio": {"data": BASE64}}), {}, "state.0.content.0"),
     ],
 )
 def test_media_that_system_one_refuses(client: Client, state: Any, fields: Any, place: str) -> None:
@@ -264,13 +249,8 @@ def test_media_that_system_one_refuses(client: Client, state: Any, fields: Any, 
 def test_labels_are_texts(client: Client) -> None:
     question = {"type": "choice", "instructions": "?", "criteria": {"b": None, "i c": None}}
     found = system_one(client, "i", {"q": question}, assets={"i": {"data_base64": BASE64}})
-    assert found.status == 422 and found.json["detail"][0]["loc"] == [
-        "body",
-        "questions",
-        "q",
-        "criteria",
-        "i c",
-    ]
+    where = ["body", "questions", "q", "criteria", "i c"]
+    assert found.status == 422 and found.json["detail"][0]["loc"] == where
 
 
 @pytest.mark.parametrize("model", ["plain", "lev"])
@@ -278,15 +258,14 @@ def test_models_that_take_no_pictures(client: Client, model: str) -> None:
     found = system_one(client, "x", images=[BASE64], model=model)
     assert found.status == 422 and found.json["detail"][0]["loc"][1] == "images"
     assert "take" in found.error["message"] and "picture" in found.error["message"]
-    message = {"role": "user", "content": [{"type": "input_image", "image_url": url(png())}]}
-    found = openai(client, [message], model=model)
-    assert (found.status, found.error["param"]) == (400, "input[0].content[0]")
+    found = openai(client, said({"type": "input_image", "image_url": url(png())}), model=model)
+    assert found.refusal("param") == (400, "input[0].content[0]")
     assert found.error["code"] == "unsupported_value"
 
 
 def test_limits_of_a_request(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = [{"type": "input_image", "image_url": url(png())}] * (module.MOST_MEDIA + 1)
-    found = openai(client, [{"role": "user", "content": parts}])
+    found = openai(client, said(*parts))
     assert found.status == 400 and "at most 64 media" in found.error["message"]
     monkeypatch.setattr(module, "MOST_DECODED", 100)
     assert system_one(client, "x", images=[BASE64]).json["detail"][0]["loc"] == ["body", "images", "0"]

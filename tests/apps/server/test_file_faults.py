@@ -11,7 +11,6 @@ import pytest
 from oxillama import OxiLlamaError, demo
 from oxillama.apps.server.callers import Keys
 from oxillama.base.config.server import ServerConfig
-from oxillama.compat.engine import InferenceEngine
 from oxillama.errors import ConfigError
 from tests.support.faults import every_fault
 from tests.support.server import Answer, Client, serving
@@ -23,9 +22,8 @@ HEAD = {"Authorization": "Bearer alice"}
 @pytest.fixture
 def client(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[Client]:
     caplog.set_level(logging.CRITICAL)  # a traceback for each answer of 500
-    engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
     (tmp_path / "slots").mkdir()
-    with serving(engine, slot_save_path=tmp_path / "slots", api_keys=("alice", "bob")) as client:
+    with serving(demo.DRAFT, slot_save_path=tmp_path / "slots", api_keys=("alice", "bob")) as client:
         yield client
 
 
@@ -47,7 +45,7 @@ def change(client: Client, action: str) -> Answer:
 
 
 def check_refusal(answer: Answer, folder: Path) -> None:
-    assert (answer.status, answer.error["type"]) == (500, "server_error")
+    assert answer.refusal("type") == (500, "server_error")
     assert "cannot be" in answer.error["message"], answer.error
     assert str(folder) not in answer.text
 
@@ -138,5 +136,5 @@ def test_a_call_that_fails_leaves_the_keys_as_they_were(tmp_path: Path) -> None:
 
 def test_a_missing_file_of_a_slot_is_the_clients_fault(client: Client) -> None:
     answer = change(client, "restore")
-    assert (answer.status, answer.error["param"]) == (400, "filename")
+    assert answer.refusal("param") == (400, "filename")
     assert answer.error["message"].endswith("got s: no such file")

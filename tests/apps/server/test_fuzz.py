@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from oxillama.apps.server.routes import RERANK
-from tests.support.server_bodies import (
-    PATHS,
-    POSTS,
-    SEEDS,
-    Application,
-    bodies,
-    fault,
-    route_of,
-    tiny_application,
-)
+from tests.support.server_bodies import BRIEFLY, PATHS, POSTS, SEEDS, Application, bodies, fault, route_of
 
 EXAMPLES = 30
 """Bodies for each path; `tools/server_fuzz.py` sends as many as are wanted."""
 
 
-@pytest.fixture(scope="module")
-def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
-    with tiny_application(tmp_path_factory.mktemp("tiny")) as found:
-        yield found
-
-
 @pytest.mark.parametrize("path", PATHS)
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(BRIEFLY, max_examples=EXAMPLES)
 @given(data=st.data())
 def test_bodies_of_clients(application: Application, path: str, data: st.DataObject) -> None:
     body = data.draw(bodies(SEEDS[path]))
-    reply = application.ask(path, json.dumps(body).encode())
-    assert not (wrong := fault(path, body, reply)), wrong
+    assert not (wrong := fault(path, body, application.ask(path, body))), wrong
 
 
 def test_bytes_that_are_no_body(application: Application) -> None:
@@ -51,34 +29,48 @@ def test_bytes_that_are_no_body(application: Application) -> None:
             reply = application.ask(path, data)
             assert 400 <= reply.status < 500, (path, data[:20], reply)
             assert not fault(path, "", reply)
+    for prompt in (b'"a", "prompt": "b"', b'"\\u0000"'):
+        assert application.ask("/v1/completions", b'{"prompt": %b, "max_tokens": 1}' % prompt).status == 200
 
 
-def test_an_error_can_name_what_is_no_text(application: Application) -> None:
-    """Half a surrogate pair, which JSON can spell and UTF-8 cannot."""
-    for body in (
-        {"model": "\ud800", "prompt": "a"},
-        {"prompt": "a", "\ud800": 1},
-        {"prompt": "a", "stop": 5},
+def test_hostile_bodies_end_soon(application: Application) -> None:
+    """Large numbers, deep values and patterns that cost much: an answer, and the server goes on."""
+    deep: Any = {}
+    for _ in range(300):
+        deep = {"a": deep}
+    base = {"prompt": "hello", "max_tokens": 2}
+    for more in (
+        {"json_schema": deep},
+        {"regex": "(a{1000}){1000}"},
+        {"regex": "(" * 500},
+        {"grammar": "root ::= " + "( " * 1000},
+        {"choices": ["a" * 1000] * 500},
+        {"stop": ["x"] * 5000},
+        {"logit_bias": {str(i): 1 for i in range(5000)}},
+        {"dry_sequence_breakers": ["\ud800"]},
+        {"samplers": ["top_k"] * 1000},
+        {"user": deep},
+        {"prompt": [[5]] * 1025},
+        {"n": 1024, "best_of": 1024, "prompt": ["a"] * 2},
+        {"model": "x" * 10**5},
+        {"x" * 10**5: 1},
     ):
-        reply = application.ask("/v1/completions", json.dumps(body).encode())
-        assert 400 <= reply.status < 500
-        assert not fault("/v1/completions", body, reply)
+        reply = application.ask("/v1/completions", {**base, **more})
+        assert reply.status in (200, 400, 404), (str(more)[:100], reply.body[:500])
+        assert len(reply.body) < 5000
+    messages = [{"role": "user", "content": "x", "extra": deep}]
+    assert application.ask("/v1/chat/completions", {"messages": messages}).status == 400
+    assert application.ask("/v1/completions", base).status == 200
 
 
 def test_the_seeds_are_right(application: Application) -> None:
     """Bodies that nobody changed are answered, but for those of a model that has what this one lacks."""
-    lacks = (
-        "/infill",
-        "/v1/rerank",
-        "/mcp/call",
-        "/lora-adapters",
-        "/slots/0?action=save",
-        "/slots/0?action=restore",
-        *("/v1/decisions", "/v1/systemone"),  # a context for a question
-    )
+    lacks = ["/infill", "/v1/rerank", "/mcp/call", "/lora-adapters"]
+    lacks += [f"/slots/0?action={action}" for action in ("save", "restore")]
+    lacks += ["/v1/decisions", "/v1/systemone"]  # a context for a question
     for path in PATHS:
         for body in SEEDS[path]:
-            reply = application.ask(path, json.dumps(body).encode())
+            reply = application.ask(path, body)
             right = reply.status == 200 or path in lacks or "tools" in json.dumps(body)
             assert right, (path, body, reply)
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import http.client
 import logging
-import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,7 +29,8 @@ from oxillama.base.config.server import ServerConfig
 from oxillama.engine.loop import Observers
 from oxillama.engine.protocols import Observer
 from oxillama.errors import LoadError
-from tests.support.server import Answer, Client, serving, serving_models
+from tests.support.command_line import command, started
+from tests.support.server import Answer, Client, answer_of, bearer, in_context, serving, serving_models
 from tests.support.tiny_file import write_tiny_model
 from tests.support.waiting import stopped, until
 
@@ -48,7 +46,7 @@ def engine() -> Iterator[InferenceEngine]:
 
 
 def ask(client: Client, key: str, path: str, body: Any = None, **headers: str) -> Answer:
-    return client.ask(path, body, headers={"Authorization": f"Bearer {key}", **headers})
+    return client.ask(path, body, headers={**bearer(key), **headers})
 
 
 def cached(client: Client, key: str, prompt: list[int], **more: Any) -> int:
@@ -82,14 +80,13 @@ def test_slots_and_responses_belong_to_a_key(engine: InferenceEngine, tmp_path: 
 def test_stored_responses_belong_to_a_key(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "tiny.gguf", context_length=256, ends=False)
     path, body = "/v1/responses", {"input": "hello world", "max_output_tokens": 4}
-    tiny = InferenceEngine.from_gguf(model, num_threads=1)
-    with tiny, serving(tiny, api_keys=("alice", "bob")) as client:
+    with serving(model, api_keys=("alice", "bob")) as client:
         made = ask(client, "alice", path, body).json["id"]
         more = {**body, "previous_response_id": made}
         for key, status in (("bob", 404), ("alice", 200)):
             assert ask(client, key, f"{path}/{made}").status == status
             assert (ask(client, key, path, more).status == 200) is (status == 200)
-            head = {"Authorization": f"Bearer {key}"}
+            head = bearer(key)
             assert client.ask(f"{path}/{made}", method="DELETE", headers=head).status == status
 
 
@@ -140,17 +137,14 @@ def test_only_an_admin_unloads_a_model(path: str, asked: dict[str, Any]) -> None
 
 
 def test_a_key_may_keep_a_model_longer() -> None:
-    """Of a server that unloads after a time. Another key cannot shorten the time."""
+    """The server unloads models after a time, which another key cannot shorten."""
 
     def kept(keep_alive: Any, limits: Limits, idle: float | None) -> float | None:
         config = ServerConfig(models_idle_seconds=idle)
         request: Any = SimpleNamespace(app=SimpleNamespace(state=SimpleNamespace(served=None)))
         request.app.state.served = SimpleNamespace(config=config)
-        token = callers.CONTEXT.set(callers.RequestContext(Caller("bob", limits)))
-        try:
+        with in_context(caller=Caller("bob", limits)):
             return kept_seconds(request, keep_alive, asks=True)
-        finally:
-            callers.CONTEXT.reset(token)
 
     for limits, idle, asked, expected in (
         (Limits(), 60, "5m", 300),
@@ -186,8 +180,7 @@ def test_the_log_names_keys_and_warns_of_a_server_without(
 def test_what_an_admin_may(engine: InferenceEngine, path: str) -> None:
     body: Any = [] if path == "/lora-adapters" else None
     with serving(engine, api_keys=("alice", "bob"), admin_keys=("root",)) as client:
-        refused = ask(client, "alice", path, body)
-        assert (refused.status, refused.error["code"]) == (403, "not_admin")
+        assert ask(client, "alice", path, body).refusal("code") == (403, "not_admin")
         assert ask(client, "root", path, body).status == 200
         assert client.ask(path, body).status == 401
     for keys in ((), ("alone",)):
@@ -197,32 +190,29 @@ def test_what_an_admin_may(engine: InferenceEngine, path: str) -> None:
 
 def test_requests_of_a_key_run_and_wait(engine: InferenceEngine) -> None:
     body = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "stream": True, "n": 4}
-    head = {"Authorization": "Bearer alice"}
+    head = bearer("alice")
     with serving(engine, api_keys=("alice", "bob"), key_running=1, key_waiting=1) as client:
         first, response = client.open(PATH, body, headers=head)
-        second = client.connect()
-        client.send(second, PATH, {"prompt": "a", "max_tokens": 1}, headers=head)
+        second = client.begin(PATH, {"prompt": "a", "max_tokens": 1}, headers=head)
         caller = client.server._app.state.keys.caller("alice")
         until(lambda: len(caller._waiting) == 1)
         third = ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1})
-        assert (third.status, third.error["code"]) == (429, "key_queue_full")
+        assert third.refusal("code") == (429, "key_queue_full")
         assert int(third.headers["retry-after"]) >= 1
         assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
         first.close()
         response.close()
-        assert second.getresponse().status == 200
-        second.close()
+        assert answer_of(second).status == 200
         until(lambda: caller._n_running == 0 and not caller._waiting)
 
 
 def test_a_client_that_leaves_while_its_key_waits_gives_its_place_back(engine: InferenceEngine) -> None:
     body = {"prompt": "Once", "max_tokens": 300, "ignore_eos": True, "stream": True, "n": 4}
-    head = {"Authorization": "Bearer alice"}
+    head = bearer("alice")
     with serving(engine, api_keys=("alice", "bob"), key_running=1) as client:
         first, response = client.open(PATH, body, headers=head)
         caller = client.server._app.state.keys.caller("alice")
-        second = client.connect()
-        client.send(second, PATH, {"prompt": "a", "max_tokens": 1}, headers=head)
+        second = client.begin(PATH, {"prompt": "a", "max_tokens": 1}, headers=head)
         until(lambda: len(caller._waiting) == 1)
         second.close()
         until(lambda: not caller._waiting)
@@ -233,7 +223,7 @@ def test_a_client_that_leaves_while_its_key_waits_gives_its_place_back(engine: I
 
 
 def test_a_turn_that_comes_to_a_client_that_has_left_is_given_on() -> None:
-    """Both happen before the client's task runs again."""
+    """The turn comes and the client leaves before the client's task runs again."""
 
     async def both() -> None:
         caller = Caller("a", Limits(running=1))
@@ -257,7 +247,7 @@ def test_tokens_of_a_minute(engine: InferenceEngine, monkeypatch: pytest.MonkeyP
     with serving(engine, api_keys=("alice", "bob"), key_tokens=100) as client:
         assert ask(client, "alice", PATH, body).json["usage"]["total_tokens"] == 104
         refused = ask(client, "alice", PATH, body)
-        assert (refused.status, refused.error["code"]) == (429, "key_tokens_used_up")
+        assert refused.refusal("code") == (429, "key_tokens_used_up")
         assert refused.headers["retry-after"] == "4"  # 4 tokens too many take 2.4 s
         assert ask(client, "bob", PATH, body).status == 200
         now = 2.0
@@ -268,44 +258,34 @@ def test_tokens_of_a_minute(engine: InferenceEngine, monkeypatch: pytest.MonkeyP
 
 def test_a_request_that_waits_is_refused_when_the_tokens_are_used_up(engine: InferenceEngine) -> None:
     long = {"prompt": PROMPT, "max_tokens": 40, "ignore_eos": True, "stream": True}
-    head = {"Authorization": "Bearer alice"}
+    head = bearer("alice")
     with serving(engine, api_keys=("alice", "bob"), key_tokens=100, key_running=1) as client:
         caller = client.server._app.state.keys.caller("alice")
         with stopped(engine):
-            first = client.connect()
-            client.send(first, PATH, long, headers=head)
+            first = client.begin(PATH, long, headers=head)
             until(lambda: caller._n_running == 1)
-            others = [client.connect() for _ in range(2)]
-            for connection in others:
-                client.send(connection, PATH, {"prompt": "a", "max_tokens": 1}, headers=head)
+            others = [client.begin(PATH, {"prompt": "a", "max_tokens": 1}, headers=head) for _ in range(2)]
             until(lambda: len(caller._waiting) == 2)
-        assert b"[DONE]" in first.getresponse().read()
-        for connection in others:
-            refused = connection.getresponse()
+        assert "[DONE]" in answer_of(first).text
+        for refused in map(answer_of, others):
             assert refused.status == 429 and int(refused.headers["retry-after"]) >= 2
-            connection.close()
-        first.close()
         until(lambda: caller._n_running == 0)
 
 
 def test_a_limit_that_is_raised_applies_to_those_who_wait(engine: InferenceEngine, tmp_path: Path) -> None:
     path, body = tmp_path / "keys", {"prompt": "a", "max_tokens": 1}
     path.write_text("alice running=1\nbob\n")
-    head = {"Authorization": "Bearer alice"}
+    head = bearer("alice")
     with serving(engine, api_key_file=path) as client:
         keys = client.server._app.state.keys
         caller = keys.caller("alice")
         with stopped(engine):
-            found = [client.connect() for _ in range(3)]
-            for connection in found:
-                client.send(connection, PATH, body, headers=head)
+            found = [client.begin(PATH, body, headers=head) for _ in range(3)]
             until(lambda: len(caller._waiting) == 2)
             path.write_text("alice running=3\nbob\n")
             client.server._connections._loop.call_soon_threadsafe(keys.reload)
             until(lambda: caller._n_running == 3 and not caller._waiting)
-        for connection in found:
-            assert connection.getresponse().status == 200
-            connection.close()
+        assert [answer_of(connection).status for connection in found] == [200] * 3
 
 
 def test_limits_of_every_request(engine: InferenceEngine) -> None:
@@ -316,8 +296,7 @@ def test_limits_of_every_request(engine: InferenceEngine) -> None:
             client.ask(PATH, {"prompt": "Once", "ignore_eos": True}).json["usage"]["completion_tokens"] == 5
         )
         for field, value in (("max_tokens", 6), ("timeout", 21)):
-            refused = client.ask(PATH, {"prompt": "Once", field: value})
-            assert (refused.status, refused.error["param"]) == (400, field)
+            assert client.ask(PATH, {"prompt": "Once", field: value}).refusal("param") == (400, field)
         assert client.ask(PATH, {"prompt": "Once", "max_tokens": 5, "timeout": 20}).status == 200
 
 
@@ -334,7 +313,7 @@ def test_who_asks_without_a_key_what_needs_none_is_nobody(engine: InferenceEngin
             await app(*asgi)
 
         gate.app = seen
-        for head in ({}, {"Authorization": "Bearer root"}, {"Authorization": "Bearer no key of it"}):
+        for head in ({}, bearer("root"), {"Authorization": "Bearer no key of it"}):
             assert client.ask("/health", headers=head).status == 200
     assert [(each.limits.admin, each.limits.priority) for each in callers] == [
         (False, False),
@@ -346,8 +325,7 @@ def test_who_asks_without_a_key_what_needs_none_is_nobody(engine: InferenceEngin
 def test_a_priority_is_for_keys_that_may(engine: InferenceEngine) -> None:
     body = {"prompt": "Once", "max_tokens": 1, "priority": 1}
     with serving(engine, api_keys=("alice", "bob"), admin_keys=("root",)) as client:
-        refused = ask(client, "alice", PATH, body)
-        assert (refused.status, refused.error["param"]) == (403, "priority")
+        assert ask(client, "alice", PATH, body).refusal("param") == (403, "priority")
         assert ask(client, "root", PATH, body).status == 200
         assert ask(client, "alice", PATH, {**body, "priority": 0}).status == 200
 
@@ -383,10 +361,7 @@ def test_many_streams_of_other_keys_do_not_starve_one(
         steps = Steps(caller.name)
         loop = engine.model.loop
         engine.model.call(lambda: setattr(loop, "observers", Observers([*loop.observers.every, steps])))
-        held = [client.connect() for _ in range(10)]
-        for n, connection in enumerate(held):
-            key = others[n % len(others)]
-            client.send(connection, PATH, long, headers={"Authorization": f"Bearer {key}"})
+        held = [client.begin(PATH, long, headers=bearer(others[n % len(others)])) for n in range(10)]
         until(lambda: len(scheduler.waiting) + len(scheduler.running) > 280)
         for _ in range(20):
             assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
@@ -404,8 +379,7 @@ def test_embeddings_of_one_key_do_not_starve_those_of_another(engine: InferenceE
     with serving(engine, api_keys=("alice", "bob")) as client:
         steps = Steps(client.server._app.state.keys.caller("bob").name)
         engine.model.call(lambda: setattr(loop, "observers", Observers([*loop.observers.every, steps])))
-        held = client.connect()
-        client.send(held, "/v1/embeddings", many, headers={"Authorization": "Bearer alice"})
+        held = client.begin("/v1/embeddings", many, headers=bearer("alice"))
         until(lambda: len(scheduler.waiting) > 500)
         for _ in range(5):
             assert ask(client, "bob", "/v1/embeddings", {"input": PROMPT}).status == 200
@@ -461,15 +435,12 @@ def test_prompts_with_log_probabilities_are_run_in_turns(
         alice, bob = (keys.caller(key).name for key in ("alice", "bob"))
         held = list[Any]()
         for key in ("alice", "alice", "bob"):
-            held.append(client.connect())
-            client.send(held[-1], PATH, body, headers={"Authorization": f"Bearer {key}"})
+            held.append(client.begin(PATH, body, headers=bearer(key)))
             until(
                 lambda: bool(pools) and sum(map(len, list(pools[0].score._small.values()))) == len(held) - 1
             )
         go_on.set()
-        for connection in held:
-            assert connection.getresponse().status == 200
-            connection.close()
+        assert [answer_of(connection).status for connection in held] == [200] * 3
     assert ran[:3] == [alice, alice, bob]
     assert ran.count(bob) == 3 and ran.count(alice) == 6
 
@@ -479,10 +450,10 @@ def test_a_key_that_fills_its_queue_leaves_the_others_theirs() -> None:
     long = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True, "n": 10}
     engine = InferenceEngine.from_gguf(demo.STORY, num_threads=1, scheduler=scheduler)
     with serving(engine, api_keys=("alice", "bob")) as client:
-        connection, response = client.open(PATH, long, headers={"Authorization": "Bearer alice"})
+        connection, response = client.open(PATH, long, headers=bearer("alice"))
         until(lambda: len(engine.model.scheduler.waiting) >= 5)
         refused = ask(client, "alice", PATH, {"prompt": "a", "max_tokens": 1})
-        assert (refused.status, refused.error["code"]) == (429, "queue_full")
+        assert refused.refusal("code") == (429, "queue_full")
         assert ask(client, "bob", PATH, {"prompt": "a", "max_tokens": 1}).status == 200
         response.close()
         connection.close()
@@ -495,16 +466,13 @@ def test_a_key_does_not_take_all_connections(engine: InferenceEngine) -> None:
         with stopped(engine):
             for key, n in (("alice", 9), ("bob", 2), ("carol", 1)):
                 for _ in range(n):
-                    held.append(client.connect())
-                    client.send(held[-1], PATH, body, headers={"Authorization": f"Bearer {key}"})
+                    held.append(client.begin(PATH, body, headers=bearer(key)))
                     until(lambda: len(in_flight) == len(held))
                 if key != "carol":
                     refused = ask(client, key, PATH, body)
-                    assert (refused.status, refused.error["code"]) == (429, "key_connections")
+                    assert refused.refusal("code") == (429, "key_connections")
                     assert int(refused.headers["retry-after"]) >= 1
-        for connection in held:
-            assert connection.getresponse().status == 200
-            connection.close()
+        assert [answer_of(connection).status for connection in held] == [200] * 12
 
 
 def test_a_single_key_may_have_all_connections(engine: InferenceEngine) -> None:
@@ -512,13 +480,10 @@ def test_a_single_key_may_have_all_connections(engine: InferenceEngine) -> None:
         in_flight, held = client.server._app.state.in_flight, []
         with stopped(engine):
             for _ in range(3):
-                held.append(client.connect())
                 body = {"prompt": "Once", "max_tokens": 1}
-                client.send(held[-1], PATH, body, headers={"Authorization": "Bearer alone"})
+                held.append(client.begin(PATH, body, headers=bearer("alone")))
                 until(lambda: len(in_flight) == len(held))
-        for connection in held:
-            assert connection.getresponse().status == 200
-            connection.close()
+        assert [answer_of(connection).status for connection in held] == [200] * 3
 
 
 def digest(key: str) -> str:
@@ -595,32 +560,21 @@ def test_no_folder_of_the_server_is_told(engine: InferenceEngine) -> None:
 @pytest.mark.slow
 def test_the_end_of_a_server(engine: InferenceEngine, caplog: pytest.LogCaptureFixture) -> None:
     body = {"prompt": "Once", "max_tokens": 490, "ignore_eos": True, "n": 8, "logprobs": 50}
-    begun: list[Answer] = []
-    whole: list[Answer] = []
-
-    def run(client: Client) -> None:
-        whole.append(client.ask(PATH, body))
-
-    def read(response: http.client.HTTPResponse) -> None:
-        begun.append(Answer(response.status, {}, response.read().decode()))
-
-    with caplog.at_level(logging.WARNING), serving(engine, shutdown_seconds=0.3) as client:
+    caplog.set_level(logging.WARNING)
+    with ThreadPoolExecutor(6) as pool, serving(engine, shutdown_seconds=0.3) as client:
         streams = [client.open(PATH, {**body, "stream": True}) for _ in range(3)]
-        threads = [threading.Thread(target=read, args=(response,)) for _, response in streams]
-        threads += [threading.Thread(target=run, args=(client,)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
+        begun = [pool.submit(response.read) for _, response in streams]
+        whole = [pool.submit(client.ask, PATH, body) for _ in range(3)]
         until(lambda: len(client.server._app.state.in_flight) == 6)
-    for thread in threads:
-        thread.join(60)
     for connection, response in streams:
         response.close()
         connection.close()
-    assert len(begun) == len(whole) == 3
-    for answer in begun:
-        assert (answer.status, answer.events[-1]) == (200, "[DONE]")
-        assert answer.events[-2]["error"]["code"] == "shutting_down"
-    assert [(answer.status, answer.error["code"]) for answer in whole] == [(503, "shutting_down")] * 3
+    for (_, response), text in zip(streams, begun):
+        events = Answer(response.status, {}, text.result().decode()).events
+        assert (response.status, events[-1]) == (200, "[DONE]")
+        assert events[-2]["error"]["code"] == "shutting_down"
+    answers = [each.result() for each in whole]
+    assert [answer.refusal("code") for answer in answers] == [(503, "shutting_down")] * 3
     assert any("waiting for 6 requests" in record.message for record in caplog.records)
     assert not [record for record in caplog.records if record.exc_info]
 
@@ -629,20 +583,8 @@ def test_the_end_of_a_server(engine: InferenceEngine, caplog: pytest.LogCaptureF
 def test_keys_on_sighup_a_unix_socket_and_a_second_ctrl_c(tmp_path: Path) -> None:
     keys, path, log = tmp_path / "keys", tmp_path / "s", tmp_path / "log"
     keys.write_text("first\nother\n")
-    command = [
-        sys.executable,
-        "-m",
-        "oxillama",
-        "serve",
-        "--unix-socket",
-        str(path),
-        "--api-key-file",
-        str(keys),
-        *("--shutdown-seconds", "600"),
-    ]
-    with log.open("wb") as file:
-        run = subprocess.Popen([*command, "--threads", "1"], stderr=file, env={**os.environ})
-    try:
+    line = command("serve", "--unix-socket", path, "--api-key-file", keys, "--shutdown-seconds", "600")
+    with log.open("wb") as file, started([*line, "--threads", "1"], stderr=file) as run:
         until(lambda: b"is ready" in log.read_bytes(), 60)
         assert path.stat().st_mode & 0o777 == 0o600  # only its owner can open it
 
@@ -675,8 +617,5 @@ def test_keys_on_sighup_a_unix_socket_and_a_second_ctrl_c(tmp_path: Path) -> Non
             until(lambda: b"waiting for 1 requests" in log.read_bytes())
             run.send_signal(signal.SIGINT)
             run.wait(60)  # and not for 600 s
-    finally:
-        run.kill()
-        run.wait(30)
     assert b"Traceback" not in log.read_bytes(), log.read_text()[-3000:]
     assert not path.exists()

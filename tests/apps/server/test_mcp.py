@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from oxillama import ConfigError, InferenceEngine
+from oxillama import ConfigError
 from oxillama.apps.server.openai.served_tools import ServedTools
 from oxillama.apps.server.processes import JobTooLate, Processes, process_ended
 from oxillama.apps.server.tool_servers import ToolServers
 from oxillama.base.config.server import ServerConfig
 from oxillama.text.toolcalls import run
 from tests.support.paths import ROOT
-from tests.support.server import Client, serving
+from tests.support.server import Client, bearer, serving
 from tests.support.tool_models import NO_THOUGHTS, tool_model
 from tests.support.waiting import until
 
@@ -43,11 +43,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tool_model(tmp_path_factory.mktemp("model") / "m.gguf", NO_THOUGHTS)
 
 
-@pytest.fixture
-def engine(model: Path) -> InferenceEngine:
-    return InferenceEngine.from_gguf(model, num_threads=1)
-
-
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mcp", reason="needs the package mcp: pip install 'oxillama-cpu[mcp]'")
@@ -63,15 +58,15 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def client(model: Path, config: Path) -> Iterator[Client]:
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), mcp=config, cors_origins=("*",)) as found:
+    with serving(model, mcp=config, cors_origins=("*",)) as found:
         yield found
 
 
-def test_a_server_without_tools(engine: InferenceEngine) -> None:
-    with serving(engine) as client:
+def test_a_server_without_tools(model: Path) -> None:
+    with serving(model) as client:
         assert client.ask("/mcp/tools").json == {"tools": [], "servers": []}
         refused = client.ask("/mcp/call", {"name": "a", "arguments": {}})
-        assert (refused.status, refused.error["code"]) == (404, "no_tool_servers")
+        assert refused.refusal("code") == (404, "no_tool_servers")
         refused = client.ask("/v1/chat/completions", {"messages": MESSAGES, "tools": [MCP]})
         assert refused.status == 400 and "no tool servers (--mcp)" in refused.error["message"]
 
@@ -84,11 +79,8 @@ def test_the_tools_are_listed_and_called(client: Client) -> None:
     failures = {server["name"]: server["failure"] for server in found["servers"]}
     assert failures["raw"] is None and failures["none"].startswith("expected a program")
     body = {"name": "raw__echo", "arguments": {"a": "<b>"}, "digest": tools["raw__echo"]["digest"]}
-    assert client.ask("/mcp/call", body).json == {
-        "name": "raw__echo",
-        "content": '{"a": "<b>"}',
-        "is_error": False,
-    }
+    called = {"name": "raw__echo", "content": '{"a": "<b>"}', "is_error": False}
+    assert client.ask("/mcp/call", body).json == called
     died = client.ask("/mcp/call", {"name": "raw__die", "arguments": {}}).json
     assert died["is_error"] and died["content"] == "Error: raw: it has ended with status 3"
     assert client.ask("/mcp/call", body).status == 200
@@ -132,24 +124,23 @@ def test_foreign_pages_are_refused_whatever_else_they_may_do(
     assert client.ask("/mcp/call", body, headers=plain).status in (403, 415)
 
 
-def test_keys(engine: InferenceEngine, config: Path) -> None:
-    with serving(engine, mcp=config, api_keys=("alice", "bob")) as client:
+def test_keys(model: Path, config: Path) -> None:
+    with serving(model, mcp=config, api_keys=("alice", "bob")) as client:
         assert client.ask("/mcp/tools").status == 401
         body = {"name": "raw__echo", "arguments": {}}
         assert client.ask("/mcp/call", body).status == 401
-        head = {"Authorization": "Bearer alice"}
+        head = bearer("alice")
         assert client.ask("/mcp/tools", headers=head).status == 200
         assert client.ask("/mcp/call", body, headers=head).status == 200
 
 
-def chat(client: Client, **more: Any) -> Any:
+def chat(client: Client, status: int | None = None, **more: Any) -> Any:
     body = {"messages": MESSAGES, "max_tokens": 100, "seed": 1, **more}
-    return client.ask("/v1/chat/completions", body)
+    return client.ask("/v1/chat/completions", body, status=status)
 
 
 def test_a_chat_with_tools_that_the_server_runs(client: Client) -> None:
-    answer = chat(client, tools=[MCP], tool_choice="raw__echo")
-    assert answer.status == 200, answer.text
+    answer = chat(client, status=200, tools=[MCP], tool_choice="raw__echo")
     (choice,) = answer.json["choices"]
     assert choice["message"]["mcp_calls"][0] == {
         "type": "mcp_call",
@@ -161,10 +152,8 @@ def test_a_chat_with_tools_that_the_server_runs(client: Client) -> None:
     }
     assert "tool_calls" not in choice["message"] and choice["finish_reason"] != "tool_calls"
     assert answer.json["usage"]["total_tokens"] > 100
-    streamed = chat(
-        client, tools=[MCP], tool_choice="raw__echo", stream=True, stream_options={"include_usage": True}
-    )
-    events = streamed.events
+    wanted = {"stream": True, "stream_options": {"include_usage": True}}
+    events = chat(client, tools=[MCP], tool_choice="raw__echo", **wanted).events
     assert events[-1] == "[DONE]" and events[-2]["usage"] == answer.json["usage"]
     deltas = [event["choices"][0]["delta"] for event in events[:-2]]
     assert "".join(delta.get("content") or "" for delta in deltas) == (choice["message"]["content"] or "")
@@ -175,8 +164,7 @@ def test_a_chat_with_tools_that_the_server_runs(client: Client) -> None:
 
 def test_the_last_of_eight_answers_makes_no_calls(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "_fields", lambda fields, run: fields)  # each answer has to make a call
-    answer = chat(client, tools=[MCP], tool_choice="raw__echo")
-    assert answer.status == 200, answer.text
+    answer = chat(client, status=200, tools=[MCP], tool_choice="raw__echo")
     (choice,) = answer.json["choices"]
     assert len(choice["message"]["mcp_calls"]) == 7
     assert choice["finish_reason"] != "tool_calls"
@@ -204,7 +192,7 @@ def test_without_asking_no_tools_are_offered(client: Client) -> None:
 def test_wrong_tools_of_servers(client: Client, change: dict[str, Any], param: str) -> None:
     tool = {key: value for key, value in {**MCP, **change}.items() if value is not None}
     answer = chat(client, tools=[tool])
-    assert (answer.status, answer.error["param"]) == (400, param), answer.text
+    assert answer.refusal("param") == (400, param), answer.text
 
 
 def test_what_goes_not_with_them(client: Client) -> None:
@@ -226,8 +214,7 @@ def mute(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clie
         "dead": {"command": sys.executable, "args": [RAW, "fails"]},
     }
     path.write_text(json.dumps({"mcpServers": servers}))
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    with serving(engine, mcp=path, mcp_connect_seconds=600) as found:
+    with serving(model, mcp=path, mcp_connect_seconds=600) as found:
         yield found
 
 
@@ -235,7 +222,7 @@ def test_a_tool_server_that_never_answers_holds_up_its_own_chats_alone(mute: Cli
     began = time.monotonic()
     assert mute.ask("/mcp/call", {"name": "raw__echo", "arguments": {}}).json["content"] == "{}"
     answer = chat(mute, tools=[MCP], tool_choice="raw__echo")
-    assert answer.status == 200 and answer.json["choices"][0]["message"]["mcp_calls"]
+    assert answer.status == 200 and answer.choice["message"]["mcp_calls"]
     found = mute.ask("/mcp/tools").json
     assert {tool["server"] for tool in found["tools"]} == {"raw"}
     failures = {each["name"]: each["failure"] for each in found["servers"]}
@@ -246,7 +233,7 @@ def test_a_tool_server_that_never_answers_holds_up_its_own_chats_alone(mute: Cli
 
 def test_a_chat_with_tools_of_a_server_that_has_failed(mute: Client) -> None:
     answer = chat(mute, tools=[{**MCP, "server_label": "dead", "allowed_tools": None}])
-    assert (answer.status, answer.error["code"]) == (503, "tool_server_failed")
+    assert answer.refusal("code") == (503, "tool_server_failed")
     assert answer.error["message"] == "tools[0].server_label: dead has no tools: it has ended with status 4"
 
 

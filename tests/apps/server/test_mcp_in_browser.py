@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oxillama import InferenceEngine
 from oxillama.apps.server import tool_servers
-from tests.apps.server.test_page_in_browser import RECORD
 from tests.support.browser import Page
 from tests.support.paths import ROOT
 from tests.support.server import Client, serving
@@ -30,15 +28,14 @@ def client(folder: Path, browser: Page) -> Iterator[Client]:
         "gone": {"command": "no-such-program"},
     }
     (folder / "config.json").write_text(json.dumps({"mcpServers": servers}))
-    engine = InferenceEngine.from_gguf(tool_model(folder / "m.gguf", NO_THOUGHTS), num_threads=1)
-    with serving(engine, "caller", mcp=folder / "config.json") as found:
+    with serving(tool_model(folder / "m.gguf", NO_THOUGHTS), "caller", mcp=folder / "config.json") as found:
         yield found
 
 
 def ready(page: Page, client: Client) -> None:
     page.ready(client.server.url)
     page.until(lambda: page.run("return document.querySelectorAll('.served-tools code').length") == 2)
-    page.run(RECORD)
+    page.record()
     page.set(more=ONE_CALL, seed="1", max_tokens="300")
 
 
@@ -59,11 +56,11 @@ def test_a_call_runs_when_it_is_allowed(page: Page, client: Client) -> None:
     page.until(lambda: bool(page.all(".call-buttons")))
     assert "m__shown" in page.one(".call").text and "The tool shown of m" in page.one(".call").text
     assert not page.all(".call textarea")
-    assert len(page.run("return window.sent")) == 1  # nothing has run
+    assert len(page.sent) == 1  # nothing has run
     page.set(more={"tool_choice": "none"}, max_tokens="5")
     page.press("Allow once")
     page.ended(2)
-    first, called, second = page.run("return window.sent")
+    first, called, second = page.sent
     assert [tool["function"]["name"] for tool in first["tools"]] == ["m__shown"]
     assert called["name"] == "m__shown" and called["arguments"] == {}
     assert second["messages"][-1]["content"] == "<b>done</b>\n" * 20
@@ -76,8 +73,7 @@ def test_tools_that_are_listed_late(page: Page, tmp_path: Path, monkeypatch: pyt
     gate, config = tmp_path / "gate", tmp_path / "config.json"
     servers = {"late": {"command": sys.executable, "args": [RAW, "late", str(gate)]}}
     config.write_text(json.dumps({"mcpServers": servers}))
-    engine = InferenceEngine.from_gguf(tool_model(tmp_path / "m.gguf", NO_THOUGHTS), num_threads=1)
-    with serving(engine, mcp=config, mcp_connect_seconds=600) as client:
+    with serving(tool_model(tmp_path / "m.gguf", NO_THOUGHTS), mcp=config, mcp_connect_seconds=600) as client:
         page.ready(client.server.url)
         count = "return document.querySelectorAll('.served-tools {}').length"
         page.until(lambda: page.run(count.format("p")) == 1)  # the reason
@@ -96,7 +92,7 @@ def test_a_call_that_is_denied(page: Page, client: Client) -> None:
     page.set(more={"tool_choice": "none"}, max_tokens="5")
     page.press("Deny")
     page.ended(2)
-    _, second = page.run("return window.sent")
+    _, second = page.sent
     assert second["messages"][-1]["content"] == "The user refused the call."
 
 
@@ -107,7 +103,7 @@ def test_a_tool_that_is_always_allowed(page: Page, client: Client) -> None:
     page.send("go")
     page.until(lambda: bool(page.all(".call-buttons")))
     page.press("Always in this conversation")
-    page.until(lambda: len([each for each in page.run("return window.sent") if "name" in each]) >= 3, 60)
+    page.until(lambda: len([each for each in page.sent if "name" in each]) >= 3, 60)
     page.set(more={"tool_choice": "none"}, max_tokens="5")
     page.until(lambda: not page.is_writing, 60)
     page.press("New conversation")
@@ -122,5 +118,5 @@ def test_a_tool_that_is_switched_off_is_not_offered(page: Page, client: Client) 
     page.run("document.querySelector('.served-tools input').click()")
     page.set(more={}, max_tokens="5")
     page.ask("go")
-    assert "tools" not in page.run("return window.sent")[-1]
+    assert "tools" not in page.sent[-1]
     page.run("document.querySelector('.served-tools input').click()")

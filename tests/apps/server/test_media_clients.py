@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,97 +10,45 @@ import ollama
 import openai
 import pytest
 
-from oxillama import InferenceEngine
-from tests.apps.server.test_media import OPTIONS, Image, encoded, png, url
-from tests.support.media import WIDTH, projector_file
-from tests.support.server import Client, serving
-from tests.support.tiny_file import write_tiny_model
-
-assert Image
+from tests.apps.server.test_media import block, encoded, image_url, png, said, text, url, wanted
+from tests.support.server import Client
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("media")
-    write_tiny_model(folder / "tiny.gguf", n_embd=WIDTH, ends=False)
-    (folder / "mmproj.gguf").write_bytes(projector_file())
-    with serving(InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1), "tiny") as found:
-        yield found
+def model(sighted: Path) -> Path:
+    return sighted / "tiny.gguf"
 
 
 @pytest.fixture(scope="module")
 def answer(server: Client) -> str:
     """What the engine itself answers."""
-    parts: list[dict[str, Any]] = [{"type": "image", "image": png()}, {"type": "text", "text": "once"}]
-    found = server.hosted.ready().chat([{"role": "user", "content": parts}], **OPTIONS)
-    assert isinstance(found, str)
-    return found
+    return wanted(server.hosted.ready(), {"type": "image", "image": png()}, text("once"))
 
 
 def test_openai(server: Client, answer: str) -> None:
+    messages: Any = said(image_url(url(png()), detail="high"), text("once"))
+    items: Any = said(
+        {"type": "input_image", "image_url": url(png()), "detail": "auto"},
+        {"type": "input_text", "text": "once"},
+    )
+    remote: Any = said(image_url("https://a.b/c.png"))
     with openai.OpenAI(base_url=f"{server.server.url}/v1", api_key="-", max_retries=0) as client:
-        chat = client.chat.completions.create(
-            model="tiny",
-            messages=[
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "image_url", "image_url": {"url": url(png()), "detail": "high"}},
-                        {"type": "text", "text": "once"},
-                    ],
-                }
-            ],
-            temperature=0,
-            max_tokens=6,
-        )
+        create = client.chat.completions.create
+        chat = create(model="tiny", messages=messages, temperature=0, max_tokens=6)
         assert chat.choices[0].message.content == answer
-        response = client.responses.create(
-            model="tiny",
-            input=[
-                {
-                    "role": "user",
-                    "content": [
-                        {"type": "input_image", "image_url": url(png()), "detail": "auto"},
-                        {"type": "input_text", "text": "once"},
-                    ],
-                }
-            ],
-            temperature=0,
-            max_output_tokens=6,
-        )
+        response = client.responses.create(model="tiny", input=items, temperature=0, max_output_tokens=6)
         assert response.output_text == answer
         with pytest.raises(openai.BadRequestError, match="the server fetches nothing"):
-            client.chat.completions.create(
-                model="tiny",
-                messages=[
-                    {
-                        "role": "user",
-                        "content": [{"type": "image_url", "image_url": {"url": "https://a.b/c.png"}}],
-                    }
-                ],
-            )
+            create(model="tiny", messages=remote)
 
 
 def test_anthropic(server: Client, answer: str) -> None:
+    messages: Any = said(block(png()), text("once"))
     with anthropic.Anthropic(base_url=server.server.url, api_key="-", max_retries=0) as client:
         message = client.messages.create(
-            model="tiny",
-            max_tokens=6,
-            messages=[
-                {
-                    "role": "user",
-                    "content": [
-                        {
-                            "type": "image",
-                            "source": {"type": "base64", "media_type": "image/png", "data": encoded(png())},
-                        },
-                        {"type": "text", "text": "once"},
-                    ],
-                }
-            ],
-            extra_body={"temperature": 0},
+            model="tiny", max_tokens=6, messages=messages, extra_body={"temperature": 0}
         )
-    assert [block.text for block in message.content if block.type == "text"] == [answer]
+    assert [each.text for each in message.content if each.type == "text"] == [answer]
 
 
 def test_ollama(server: Client, answer: str, tmp_path: Path) -> None:
@@ -110,7 +57,7 @@ def test_ollama(server: Client, answer: str, tmp_path: Path) -> None:
     options = {"temperature": 0, "num_predict": 6}
     with ollama.Client(server.server.url) as client:
         for image in (png(), str(path), encoded(png())):
-            said = [{"role": "user", "content": "once", "images": [image]}]
-            assert client.chat("tiny", messages=said, options=options).message.content == answer
+            messages = [{"role": "user", "content": "once", "images": [image]}]
+            assert client.chat("tiny", messages=messages, options=options).message.content == answer
         assert client.generate("tiny", "once", images=[png()], options=options).response == answer
         assert "vision" in (client.show("tiny").capabilities or [])

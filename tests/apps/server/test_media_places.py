@@ -2,56 +2,38 @@
 
 from __future__ import annotations
 
-import base64
 import io
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from oxillama import InferenceEngine
 from oxillama.apps.server import media as module
 from oxillama.models.media import vision
-from tests.support.media import PAIRS, SHARED, WIDTH, picture, projector_file
-from tests.support.server import Client, serving
-from tests.support.tiny_file import write_tiny_model
-
-image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+from tests.apps.server.test_media import block, encoded, part_of_url, png, url
+from tests.support.server import Client
 
 CONTEXT = 256
 
 
-def png(seed: int = 0, width: int = 40, height: int = 30) -> bytes:
-    held = io.BytesIO()
-    image.fromarray(picture(width, height, seed)).save(held, "PNG")
-    return held.getvalue()
-
-
-def text64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def url(data: bytes) -> str:
-    return f"data:image/png;base64,{text64(data)}"
-
-
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    folder = tmp_path_factory.mktemp("places")
-    write_tiny_model(folder / "tiny.gguf", n_embd=WIDTH, ends=False, context_length=CONTEXT)
-    (folder / "mmproj-tiny.gguf").write_bytes(projector_file())
-    with serving(InferenceEngine.from_gguf(folder / "tiny.gguf", num_threads=1)) as found:
-        yield found
+def client(seeing: Client) -> Client:
+    return seeing
+
+
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+CONTENT = "messages[0].content[{1}]"
 
 
 def user(*content: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": [{"type": "text", "text": "a"}, *content]}]
 
 
-def block(data: bytes) -> dict[str, Any]:
-    source = {"type": "base64", "media_type": "image/png", "data": text64(data)}
-    return {"type": "image", "source": source}
+def said(part: Callable[[bytes], Any], media: Iterable[bytes], **options: Any) -> dict[str, Any]:
+    return {"messages": user(*map(part, media)), **options}
 
 
 def tool_result(*blocks: Any) -> list[dict[str, Any]]:
@@ -62,15 +44,15 @@ def tool_result(*blocks: Any) -> list[dict[str, Any]]:
 
 def multimodal(*pictures: bytes) -> dict[str, Any]:
     text = "a" + "<__media__>" * len(pictures)
-    return {"prompt_string": text, "multimodal_data": list(map(text64, pictures))}
-
-
-def part_of_url(data: bytes) -> dict[str, Any]:
-    return {"type": "image_url", "image_url": {"url": url(data)}}
+    return {"prompt_string": text, "multimodal_data": list(map(encoded, pictures))}
 
 
 def input_part(data: bytes) -> dict[str, Any]:
     return {"type": "input_image", "image_url": url(data)}
+
+
+def given(*parts: Any, **options: Any) -> dict[str, Any]:
+    return {"input": [{"role": "user", "content": list(parts)}], **options}
 
 
 def output(*pictures: bytes) -> list[dict[str, Any]]:
@@ -79,37 +61,35 @@ def output(*pictures: bytes) -> list[dict[str, Any]]:
     return [call, {"type": "function_call_output", "call_id": "c", "output": parts}]
 
 
+def ollama(*media: bytes) -> dict[str, Any]:
+    asked = {"role": "user", "content": "a", "images": list(map(encoded, media))}
+    options = {"options": {"num_predict": 1}, "stream": False}
+    return {"messages": [{"role": "system", "content": "a"}, asked], **options}
+
+
+def ollama_prompt(*media: bytes, **options: Any) -> dict[str, Any]:
+    return {"prompt": "a", "images": list(map(encoded, media)), "stream": False, **options}
+
+
+def embedded(*pictures: bytes) -> dict[str, Any]:
+    return {"content": list(map(part_of_url, pictures))}
+
+
 FORMS: dict[str, tuple[str, Callable[..., dict[str, Any]], str]] = {
-    "chat": (
-        "/v1/chat/completions",
-        lambda *p: {"messages": user(*map(part_of_url, p)), "max_tokens": 1},
-        "messages[0].content[{1}].image_url.url",
-    ),
-    "chat, plain": (
-        "/v1/chat/completions",
-        lambda *p: {"messages": user(*map(input_part, p)), "max_tokens": 1},
-        "messages[0].content[{1}].image_url",
-    ),
-    "tokens of a chat": (
-        "/v1/chat/completions/input_tokens",
-        lambda *p: {"messages": user(*map(part_of_url, p))},
-        "messages[0].content[{1}].image_url.url",
-    ),
+    "chat": (CHAT, lambda *p: said(part_of_url, p, max_tokens=1), f"{CONTENT}.image_url.url"),
+    "chat, plain": (CHAT, lambda *p: said(input_part, p, max_tokens=1), f"{CONTENT}.image_url"),
+    "tokens of a chat": (f"{CHAT}/input_tokens", lambda *p: said(part_of_url, p), f"{CONTENT}.image_url.url"),
     "responses": (
-        "/v1/responses",
-        lambda *p: {"input": [{"role": "user", "content": list(map(input_part, p))}], "max_output_tokens": 1},
+        RESPONSES,
+        lambda *p: given(*map(input_part, p), max_output_tokens=1),
         "input[0].content[{0}].image_url",
     ),
     "responses, a tool": (
-        "/v1/responses",
+        RESPONSES,
         lambda *p: {"input": output(*p), "max_output_tokens": 1},
         "input[1].output[{0}].image_url",
     ),
-    "anthropic": (
-        "/v1/messages",
-        lambda *p: {"messages": user(*map(block, p)), "max_tokens": 1},
-        "messages[0].content[{1}].source.data",
-    ),
+    "anthropic": ("/v1/messages", lambda *p: said(block, p, max_tokens=1), f"{CONTENT}.source.data"),
     "anthropic, several messages of a role": (
         "/v1/messages",
         lambda *p: {"messages": [*user(), *user(*map(block, p))], "max_tokens": 1},
@@ -122,31 +102,12 @@ FORMS: dict[str, tuple[str, Callable[..., dict[str, Any]], str]] = {
     ),
     "tokens of anthropic": (
         "/v1/messages/count_tokens",
-        lambda *p: {"messages": user(*map(block, p))},
-        "messages[0].content[{1}].source.data",
+        lambda *p: said(block, p),
+        f"{CONTENT}.source.data",
     ),
-    "ollama": (
-        "/api/chat",
-        lambda *p: {
-            "messages": [
-                {"role": "system", "content": "a"},
-                {"role": "user", "content": "a", "images": list(map(text64, p))},
-            ],
-            "options": {"num_predict": 1},
-            "stream": False,
-        },
-        "messages[1].images[{0}]",
-    ),
-    "ollama, a prompt": (
-        "/api/generate",
-        lambda *p: {"prompt": "a", "images": list(map(text64, p)), "stream": False},
-        "images[{0}]",
-    ),
-    "ollama, a raw prompt": (
-        "/api/generate",
-        lambda *p: {"prompt": "a", "images": list(map(text64, p)), "raw": True, "stream": False},
-        "images[{0}]",
-    ),
+    "ollama": ("/api/chat", ollama, "messages[1].images[{0}]"),
+    "ollama, a prompt": ("/api/generate", ollama_prompt, "images[{0}]"),
+    "ollama, a raw prompt": ("/api/generate", partial(ollama_prompt, raw=True), "images[{0}]"),
     "llama-server": (
         "/completion",
         lambda *p: {"prompt": multimodal(*p), "n_predict": 1},
@@ -159,17 +120,17 @@ FORMS: dict[str, tuple[str, Callable[..., dict[str, Any]], str]] = {
     ),
     "embeddings": (
         "/v1/embeddings",
-        lambda *p: {"input": [{"content": list(map(part_of_url, p))}], "pooling": "mean"},
+        lambda *p: {"input": [embedded(*p)], "pooling": "mean"},
         "input[0].content[{0}].image_url.url",
     ),
     "embeddings of a conversation": (
         "/v1/embeddings",
-        lambda *p: {"messages": user(*map(part_of_url, p)), "pooling": "mean"},
-        "messages[0].content[{1}].image_url.url",
+        lambda *p: said(part_of_url, p, pooling="mean"),
+        f"{CONTENT}.image_url.url",
     ),
     "llama-server's embeddings": (
         "/embedding",
-        lambda *p: {"content": {"content": list(map(part_of_url, p))}, "pooling": "mean"},
+        lambda *p: {"content": embedded(*p), "pooling": "mean"},
         "content.content[{0}].image_url.url",
     ),
 }
@@ -193,8 +154,7 @@ def test_errors_name_the_field(client: Client, form: str) -> None:
     path, make, place = FORMS[form]
     where = place.format(1, 2)
     for name, (data, message) in BAD.items():
-        found = client.ask(path, make(png(), data))
-        assert found.status == 400, found.text
+        found = client.ask(path, make(png(), data), status=400)
         assert f"{where}: {message}" in found.text, (name, found.text)
         assert " at 0x" not in found.text
     assert client.ask(path, make(png(), png(1))).status == 200
@@ -204,8 +164,7 @@ def test_errors_name_the_field(client: Client, form: str) -> None:
 def test_errors_of_sizes_name_the_field(client: Client, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path, make, place = FORMS[form]
     monkeypatch.setattr(vision, "MOST_PATCHES", 3)
-    found = client.ask(path, make(png(4000 + list(FORMS).index(form))))
-    assert found.status == 400, found.text
+    found = client.ask(path, make(png(4000 + list(FORMS).index(form))), status=400)
     assert f"{place.format(0, 1)}: picture: expected 1 to 3 patches, got 16" in found.text
     if "error" in found.json and isinstance(found.json["error"], dict) and "param" in found.json["error"]:
         assert found.json["error"]["param"] == place.format(0, 1)
@@ -235,29 +194,26 @@ def test_num_ctx_is_checked_first(client: Client, form: str, monkeypatch: pytest
     )
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_a_model_without_a_projector(client: Client, form: str) -> None:
+    path, make, place = FORMS[form]
+    found = client.ask(path, {**make(png()), "model": "plain"}, status=400)
+    where = re.search(r"([\w.\[\]]+): the model takes no pictures: it has no projector file", found.text)
+    assert where is not None and "(mmproj)" in found.text, found.text
+    medium, end, field = place.format(0, 1).rpartition("]")  # not all messages, but the field may be left out
+    assert where[1] in (medium + end, medium + end + field)
+
+
 def test_pixels_of_a_request_are_limited(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small files may have many pixels."""
     monkeypatch.setattr(module, "MOST_DECODED", 2 * 40 * 30 * 3)
-    for form, (path, make, place) in FORMS.items():
-        found = client.ask(path, make(png(), png(1), png(2)))
-        assert found.status == 400, (form, found.text)
+    for path, make, place in FORMS.values():
+        found = client.ask(path, make(png(), png(1), png(2)), status=400)
         wanted = "expected at most 7200 bytes of pixels and samples in a request, got more"
         assert f"{place.format(2, 3)}: {wanted}" in found.text
 
 
 # --- sounds -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def hears() -> Iterator[Client]:
-    if "ultravox" not in PAIRS:
-        pytest.skip("the reference files are not there")
-    folder = SHARED / "ultravox"
-    engine = InferenceEngine.from_gguf(
-        folder / "text.gguf", mmproj=folder / "mmproj.gguf", num_threads=1, chat_template="chatml"
-    )
-    with serving(engine, "hears") as found:
-        yield found
 
 
 def sound(form: str = "WAV") -> bytes:
@@ -283,10 +239,9 @@ OLLAMA: dict[str, tuple[str, Callable[[str], dict[str, Any]], str]] = {
 def test_sounds_in_ollamas_images(hears: Client, name: str, form: str) -> None:
     path, make, _ = OLLAMA[name]
     options = {"stream": False, "options": {"num_predict": 2, "temperature": 0}}
-    given = text64(sound(form))
+    given = encoded(sound(form))
     for data in (given, f"data:audio/any;base64,{given}"):
-        found = hears.ask(path, {**make(data), **options})
-        assert found.status == 200, found.text
+        found = hears.ask(path, {**make(data), **options}, status=200)
     engine = hears.hosted.ready()
     if name == "chat":
         content = [{"type": "audio", "audio": sound(form)}, {"type": "text", "text": "a"}]
@@ -297,43 +252,39 @@ def test_sounds_in_ollamas_images(hears: Client, name: str, form: str) -> None:
 @pytest.mark.parametrize("name", OLLAMA)
 def test_errors_of_sounds_in_ollamas_images(hears: Client, client: Client, name: str) -> None:
     path, make, place = OLLAMA[name]
-    found = hears.ask(path, make(text64(b"RIFF" + bytes(60))))
+    found = hears.ask(path, make(encoded(b"RIFF" + bytes(60))))
     assert found.status == 400 and f"{place}: sound: cannot be decoded as WAV" in found.text, found.text
-    found = hears.ask(path, make(text64(b"\0\0\0\x18ftypM4A " + bytes(60))))
+    found = hears.ask(path, make(encoded(b"\0\0\0\x18ftypM4A " + bytes(60))))
     assert f"{place}: sound: cannot be decoded: M4A is not read; convert it to WAV, MP3" in found.text
-    found = hears.ask(path, make(text64(png())))
+    found = hears.ask(path, make(encoded(png())))
     assert f"{place}: the model takes no pictures" in found.text, found.text
-    found = client.ask(path, make(text64(sound())))
+    found = client.ask(path, make(encoded(sound())))
     assert f"{place}: the model takes no sounds" in found.text, found.text
+
+
+def heard(data: bytes, **more: Any) -> dict[str, Any]:
+    return {"type": "input_audio", "input_audio": {"data": encoded(data), **more}}
+
+
+def audio_url(data: bytes) -> dict[str, Any]:
+    return {"type": "audio_url", "audio_url": {"url": url(data)}}
 
 
 AUDIO: dict[str, tuple[str, Callable[[bytes], dict[str, Any]], str]] = {
     "chat": (
-        "/v1/chat/completions",
-        lambda data: {
-            "messages": user({"type": "input_audio", "input_audio": {"data": text64(data), "format": "wav"}})
-        },
+        CHAT,
+        lambda data: {"messages": user(heard(data, format="wav"))},
         "messages[0].content[1].input_audio.data",
     ),
     "audio_url": (
-        "/v1/chat/completions",
-        lambda data: {"messages": user({"type": "audio_url", "audio_url": {"url": url(data)}})},
+        CHAT,
+        lambda data: {"messages": user(audio_url(data))},
         "messages[0].content[1].audio_url.url",
     ),
-    "responses": (
-        "/v1/responses",
-        lambda data: {
-            "input": [
-                {"role": "user", "content": [{"type": "input_audio", "input_audio": {"data": text64(data)}}]}
-            ]
-        },
-        "input[0].content[0].input_audio.data",
-    ),
+    "responses": (RESPONSES, lambda data: given(heard(data)), "input[0].content[0].input_audio.data"),
     "llama-server": (
         "/completion",
-        lambda data: {
-            "prompt": {"content": [{"type": "input_audio", "input_audio": {"data": text64(data)}}]}
-        },
+        lambda data: {"prompt": {"content": [heard(data)]}},
         "prompt.content[0].input_audio.data",
     ),
 }
@@ -342,8 +293,7 @@ AUDIO: dict[str, tuple[str, Callable[[bytes], dict[str, Any]], str]] = {
 @pytest.mark.parametrize("name", AUDIO)
 def test_errors_of_sounds_name_the_field(hears: Client, name: str) -> None:
     path, make, place = AUDIO[name]
-    found = hears.ask(path, make(b"RIFF" + bytes(60)))
-    assert found.status == 400, found.text
+    found = hears.ask(path, make(b"RIFF" + bytes(60)), status=400)
     assert f"{place}: sound: cannot be decoded as WAV: " in found.text and " at 0x" not in found.text
     short = {"n_predict": 1} if path == "/completion" else {}
     assert hears.ask(path, {**make(sound()), **short}).status == 200

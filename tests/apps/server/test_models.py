@@ -9,6 +9,7 @@ import random
 import re
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from oxillama.apps.server import models
 from oxillama.apps.server.llama_server.status import label
 from oxillama.apps.server.models import Hosted, Models
 from oxillama.base.config.server import ServerConfig
-from tests.support.server import Answer, Client, serving_models
+from tests.support.server import Answer, Client, answer_of, bearer, serving_models
 from tests.support.spread import slow
 from tests.support.waiting import stopped, until
 
@@ -64,21 +65,12 @@ def states(client: Client) -> dict[str, str]:
 
 def send(client: Client, name: str) -> http.client.HTTPConnection:
     """A connection on which a text was asked for."""
-    connection = client.connect()
-    client.send(connection, PATH, {**BODY, "model": name})
-    return connection
-
-
-def answer_of(connection: http.client.HTTPConnection) -> Answer:
-    response = connection.getresponse()
-    found = Answer(response.status, {}, response.read().decode())
-    connection.close()
-    return found
+    return client.begin(PATH, {**BODY, "model": name})
 
 
 def text_of(answer: Answer) -> str:
     assert answer.status == 200, answer.text
-    found: str = answer.json["choices"][0]["text"]
+    found: str = answer.choice["text"]
     return found
 
 
@@ -102,7 +94,7 @@ def test_each_is_loaded_when_it_is_asked_for() -> None:
         assert states(client) == {"story": "loaded", "draft": "loaded"}
         assert [loader.n_loads for loader in loaders.values()] == [1, 1]
         other = client.ask(PATH, {**BODY, "model": "nobody"})
-        assert (other.status, other.error["code"]) == (404, "model_not_found")
+        assert other.refusal("code") == (404, "model_not_found")
         assert other.error["message"] == "model: expected one of story, draft, got nobody"
         assert client.ask("/v1/models/draft").json["status"] == {"value": "loaded"}
         assert client.ask("/v1/models/nobody").status == 404
@@ -125,7 +117,7 @@ def test_metrics_of_several() -> None:
 
 @pytest.mark.parametrize("name", ['"', "\\", "\n", 'a"\\\n\\n"', "a} 1\nb{"])
 def test_the_metrics_of_any_name_are_read_back(name: str) -> None:
-    """By the rules of the format: a line ends at a newline; in a label these three characters are escaped."""
+    """The format ends a line at a newline, and escapes three characters in a label."""
     line = f"a{label(name)} 1"
     assert "\n" not in line
     found = re.fullmatch(r'a\{model_name="((?:[^"\\]|\\["\\n])*)"\} 1', line)
@@ -271,7 +263,7 @@ def test_a_client_that_leaves_while_it_waits_is_let_go() -> None:
 
 
 def test_a_model_that_comes_to_a_client_that_has_left_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both happen before the client's task runs again."""
+    """The model is free and the client leaves before the client's task runs again."""
 
     async def both() -> int:
         (one,) = hosted({"a": Loader()})
@@ -297,7 +289,7 @@ def test_a_load_that_fails_can_be_tried_again() -> None:
     with serving_models(*hosted(loaders)) as client:
         for _ in range(2):
             answer = client.ask(PATH, {**BODY, "model": "b"})
-            assert (answer.status, answer.error["code"]) == (500, "load_failed")
+            assert answer.refusal("code") == (500, "load_failed")
             message = "model: expected b to load, got an error: blk.0: is not there"
             assert answer.error["message"] == message
             assert states(client)["b"] == "failed"
@@ -372,12 +364,8 @@ def test_many_clients_of_models_that_do_not_fit_together(n_clients: int) -> None
                 else:
                     found.append((name, text_of(answer_of(connection))))
 
-        threads = [threading.Thread(target=run, args=(seed,)) for seed in range(n_clients)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
-            assert not thread.is_alive()
+        with ThreadPoolExecutor(n_clients) as pool:
+            assert list(pool.map(run, range(n_clients), timeout=120)) == [None] * n_clients
         assert len(found) > 2 * n_clients and all(text == expected[name] for name, text in found)
         until(lambda: not any(each.n_running or each.waiting or each.loading for each in client.models))
         assert sum(each.engine is not None for each in client.models) <= 1
@@ -394,12 +382,10 @@ def test_who_waits_for_a_model_takes_nobodys_place(monkeypatch: pytest.MonkeyPat
         slow.may_load.clear()
         held = []
         for key in ("alice", "alice", "bob"):
-            held.append(client.connect())
-            head = {"Authorization": f"Bearer {key}"}
-            client.send(held[-1], PATH, {**BODY, "model": "slow"}, headers=head)
+            held.append(client.begin(PATH, {**BODY, "model": "slow"}, headers=bearer(key)))
             until(lambda: len(client.models.by_name["slow"].waiting) == len(held))
-        refused = client.ask(PATH, {**BODY, "model": "slow"}, headers={"Authorization": "Bearer alice"})
-        assert (refused.status, refused.error["code"]) == (429, "queue_full")
+        refused = client.ask(PATH, {**BODY, "model": "slow"}, headers=bearer("alice"))
+        assert refused.refusal("code") == (429, "queue_full")
         slow.may_load.set()
         assert [answer_of(connection).status for connection in held] == [200] * 3
 

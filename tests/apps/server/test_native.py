@@ -11,7 +11,7 @@ import pytest
 from oxillama import InferenceEngine, demo
 from oxillama.apps.server.infill import infill_tokens
 from tests.support.server import Client, serving
-from tests.support.tiny_file import tiny_vocabulary, write_tiny_model
+from tests.support.tiny_file import FIM, tiny_vocabulary, write_tiny_model
 
 MODEL = demo.STORY
 PROMPT = "Once upon a time"
@@ -84,8 +84,7 @@ def test_why_a_text_has_ended(client: Client, alone: InferenceEngine) -> None:
     ],
 )
 def test_what_is_refused(client: Client, body: dict[str, Any], message: str) -> None:
-    answer = client.ask(PATH, {"prompt": PROMPT, **body})
-    assert answer.status == 400
+    answer = client.ask(PATH, {"prompt": PROMPT, **body}, status=400)
     assert answer.error["message"].startswith(message), answer.error
 
 
@@ -144,16 +143,9 @@ def test_times_count_the_steps_of_the_text(client: Client) -> None:
 # --- infill -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def coder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model in whose file three tokens are said to be those of infill."""
-    ids = {f"tokenizer.ggml.fim_{name}_token_id": i for i, name in enumerate(("pre", "suf", "mid"), 1)}
-    path = tmp_path_factory.mktemp("models") / "coder.gguf"
-    return write_tiny_model(path, metadata=ids, context_length=256)
-
-
-def test_text_between_two_others(coder: Path) -> None:
-    engine = InferenceEngine.from_gguf(coder, num_threads=1)
+def test_text_between_two_others(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "coder.gguf", metadata=FIM, context_length=256)
+    engine = InferenceEngine.from_gguf(path, num_threads=1)
     tokenizer = engine.tokenizer
     bos = len(tiny_vocabulary()[0]) - 4
     prefix, begun, suffix, snippet, extra = (
@@ -173,11 +165,9 @@ def test_text_between_two_others(coder: Path) -> None:
         found = client.ask("/infill", {**body, **others, "n_predict": 8}).json
         assert found["content"] == engine.generate(behind_others, temperature=0, max_tokens=8)
         other = {"prompt": "hello wor", "suffix": " there", "temperature": 0, "max_tokens": 8}
-        choice = client.ask("/v1/completions", {**other, "echo": True}).json["choices"][0]
+        choice = client.ask("/v1/completions", {**other, "echo": True}).choice
         assert choice["text"] == "hello wor" + expected
-        assert (
-            client.ask("/v1/completions", {**other, "prompt": prefix}).json["choices"][0]["text"] == expected
-        )
+        assert client.ask("/v1/completions", {**other, "prompt": prefix}).choice["text"] == expected
         long = client.ask("/infill", {**body, "input_suffix": "zq" * 200})
         assert long.error["type"] == "exceed_context_size_error"
         for wrong, param in (({}, "input_extra[0].text"), ({"text": 5}, "input_extra[0].text")):
@@ -186,9 +176,8 @@ def test_text_between_two_others(coder: Path) -> None:
 
 def test_parts_of_other_files_with_tokens_for_that(tmp_path: Path) -> None:
     """A model that has them reads the name of a project, and before each file its own."""
-    ids = {f"tokenizer.ggml.fim_{name}_token_id": i for i, name in enumerate(("pre", "suf", "mid"), 1)}
     more = {"tokenizer.ggml.fim_rep_token_id": 4, "tokenizer.ggml.fim_sep_token_id": 5}
-    path = write_tiny_model(tmp_path / "coder.gguf", metadata={**ids, **more}, add_bos=False)
+    path = write_tiny_model(tmp_path / "coder.gguf", metadata={**FIM, **more}, add_bos=False)
     engine = InferenceEngine.from_gguf(path, num_threads=1)
     others = [("a.py", "x"), ("b.py", "y")]
 
@@ -205,7 +194,7 @@ def test_a_model_without_tokens_for_infill(client: Client) -> None:
     wanted = "expected a model with tokens for infill, this one has no fim_pre, fim_suf, fim_mid"
     assert client.ask("/infill", body).error["message"] == f"input_suffix: {wanted}"
     answer = client.ask("/v1/completions", {"prompt": "a", "suffix": "b"})
-    assert (answer.status, answer.error["message"]) == (400, f"suffix: {wanted}")
+    assert answer.refusal("message") == (400, f"suffix: {wanted}")
 
 
 def test_banned_tokens_are_in_the_settings(client: Client, alone: InferenceEngine) -> None:

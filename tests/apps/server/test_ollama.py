@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
 
 from oxillama import InferenceEngine, demo
 from oxillama.apps.server.chats import Chat
@@ -18,35 +17,21 @@ from oxillama.apps.server.errors import ApiError
 from oxillama.apps.server.models import Hosted
 from oxillama.apps.server.ollama.about import listed
 from oxillama.apps.server.ollama.asking import conversation, idle_seconds
-from oxillama.apps.server.ollama.bodies import EmbedBody, GenerateBody, Message, OllamaChatBody
-from oxillama.apps.server.options import HARMLESS, OPTIONS
-from tests.apps.server.test_any_body import VALUES
+from oxillama.apps.server.ollama.bodies import Message
 from tests.support.fitted import chat_tokens
-from tests.support.server import Client, serving, serving_models
-from tests.support.tiny_file import CHATML, write_tiny_model
-from tests.support.tool_models import AS_IT_IS, tool_model
+from tests.support.server import Client, answer_of, serving, serving_models
+from tests.support.tiny_file import CHATML, FIM, THINKING, write_tiny_model
+from tests.support.tool_models import ROOM as FUNCTION
 from tests.support.waiting import stopped, until
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello world"}]
 SEEDED = {"seed": 4, "num_predict": 8}
-THINKING = (
-    "{% if enable_thinking is not defined or enable_thinking %}T{% endif %}"
-    + CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif")
-    + "{# </think> #}"
-)
-ROOM: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "room",
-        "parameters": {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]},
-    },
-}
+SWITCHED = "{% if enable_thinking is not defined or enable_thinking %}T{% endif %}" + THINKING
+ROOM: dict[str, Any] = {"type": "function", "function": FUNCTION}
 
 
 def ask(client: Client, path: str, **body: Any) -> Any:
-    answer = client.ask(path, {"stream": False, **body})
-    assert answer.status == 200, answer.text
-    return answer.json
+    return client.ask(path, {"stream": False, **body}, status=200).json
 
 
 def refusal(client: Client, path: str, **body: Any) -> tuple[int, str]:
@@ -132,7 +117,7 @@ def test_logprobs(client: Client) -> None:
 
 
 def test_thinking(tmp_path: Path) -> None:
-    path = write_tiny_model(tmp_path / "m.gguf", chat_template=THINKING, ends=False)
+    path = write_tiny_model(tmp_path / "m.gguf", chat_template=SWITCHED, ends=False)
     engine = InferenceEngine.from_gguf(path, num_threads=1)
     with serving(engine) as client:
         body: dict[str, Any] = {"messages": MESSAGES, "options": SEEDED}
@@ -153,16 +138,14 @@ def test_thinking(tmp_path: Path) -> None:
 
 def test_thinking_by_the_template_alone(tmp_path: Path) -> None:
     body: dict[str, Any] = {"messages": MESSAGES, "options": SEEDED}
-    always = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
     for template, right, wrong in (
-        (always, (None, True), ("low",)),
-        ("{{ reasoning_effort }}" + always, ("low", "high", True), ()),
+        (THINKING, (None, True), ("low",)),
+        ("{{ reasoning_effort }}" + THINKING, ("low", "high", True), ()),
     ):
-        path = write_tiny_model(tmp_path / "m.gguf", chat_template=template, ends=False)
-        with serving(InferenceEngine.from_gguf(path, num_threads=1)) as client:
+        with serving(write_tiny_model(tmp_path / "m.gguf", chat_template=template, ends=False)) as client:
             counts = {think: ask(client, "/api/chat", **body, think=think) for think in right}
             assert all(found["message"]["thinking"] for found in counts.values())
-            off = ask(client, "/api/chat", **body, think=False)["message"]  # by a budget of 0
+            off = ask(client, "/api/chat", **body, think=False)["message"]  # reasoning_budget 0
             assert off["content"] and "thinking" not in off
             for think in wrong:
                 assert refusal(client, "/api/chat", **body, think=think)[0] == 400
@@ -175,25 +158,22 @@ def test_a_model_that_does_not_think(client: Client) -> None:
     assert (status, error.partition(",")[0]) == (400, "think: expected a model that thinks")
 
 
-def test_tools(tmp_path: Path) -> None:
-    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
-    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", AS_IT_IS[:thought] + AS_IT_IS[rest:]))
+def test_tools(caller: Client) -> None:
     body: dict[str, Any] = {"messages": MESSAGES, "tools": [ROOM], "options": {"seed": 1}}
-    with serving(engine) as client:
-        found = ask(client, "/api/chat", **body, tool_choice="required")
-        assert found["message"]["content"] == ""
-        calls = found["message"]["tool_calls"]
-        assert calls
-        for i, call in enumerate(calls):
-            assert (call["function"]["index"], call["function"]["name"]) == (i, "room")
-            jsonschema.validate(call["function"]["arguments"], ROOM["function"]["parameters"])
-        lines = client.ask("/api/chat", {**body, "tool_choice": "required"}).lines
-        assert [call for part in lines for call in part["message"].get("tool_calls", [])] == calls
-        assert lines[-1]["done_reason"] == found["done_reason"] == "stop"
-        told = [*MESSAGES, {"role": "assistant", "tool_calls": calls[:1]}]
-        told.append({"role": "tool", "tool_name": "room", "content": "warm"})
-        again = ask(client, "/api/chat", **{**body, "messages": told, "options": SEEDED})
-        assert again["prompt_eval_count"] > found["prompt_eval_count"]
+    found = ask(caller, "/api/chat", **body, tool_choice="required")
+    assert found["message"]["content"] == ""
+    calls = found["message"]["tool_calls"]
+    assert calls
+    for i, call in enumerate(calls):
+        assert (call["function"]["index"], call["function"]["name"]) == (i, "room")
+        jsonschema.validate(call["function"]["arguments"], ROOM["function"]["parameters"])
+    lines = caller.ask("/api/chat", {**body, "tool_choice": "required"}).lines
+    assert [call for part in lines for call in part["message"].get("tool_calls", [])] == calls
+    assert lines[-1]["done_reason"] == found["done_reason"] == "stop"
+    told = [*MESSAGES, {"role": "assistant", "tool_calls": calls[:1]}]
+    told.append({"role": "tool", "tool_name": "room", "content": "warm"})
+    again = ask(caller, "/api/chat", **{**body, "messages": told, "options": SEEDED})
+    assert again["prompt_eval_count"] > found["prompt_eval_count"]
 
 
 def test_results_belong_to_calls() -> None:
@@ -264,12 +244,10 @@ def test_a_context_goes_on(client: Client, alone: InferenceEngine) -> None:
 
 
 def test_a_suffix(tmp_path: Path) -> None:
-    ids = {f"tokenizer.ggml.fim_{name}_token_id": i for i, name in enumerate(("pre", "suf", "mid"), 1)}
-    engine = InferenceEngine.from_gguf(write_tiny_model(tmp_path / "coder.gguf", metadata=ids), num_threads=1)
-    with serving(engine, "coder") as client:
+    with serving(write_tiny_model(tmp_path / "coder.gguf", metadata=FIM), "coder") as client:
         found = ask(client, "/api/generate", prompt="hello wor", suffix=" there", options=SEEDED)
         other = {"prompt": "hello wor", "suffix": " there", "seed": 4, "max_tokens": 8}
-        assert found["response"] == client.ask("/v1/completions", other).json["choices"][0]["text"]
+        assert found["response"] == client.ask("/v1/completions", other).choice["text"]
         assert "insert" in ask_show(client, "coder")["capabilities"]
 
 
@@ -327,27 +305,21 @@ def test_what_is_refused(client: Client, path: str, body: dict[str, Any], status
 
 def test_vectors(client: Client, alone: InferenceEngine) -> None:
     texts = ["hello", "world"]
-    found = ask_plain(client, "/api/embed", {"model": "tiny", "input": texts, "truncate": True})
+    found = client.ask("/api/embed", {"model": "tiny", "input": texts, "truncate": True}, status=200).json
     expected = alone.embed_batch(texts, normalize=True)
     assert np.array_equal(np.array(found["embeddings"], np.float32), expected)
     assert found["prompt_eval_count"] == sum(len(alone.tokenizer.encode(text)) for text in texts)
     assert found["total_duration"] >= found["load_duration"] >= 0
-    (short,) = ask_plain(client, "/api/embed", {"input": "hello", "dimensions": 8})["embeddings"]
+    (short,) = client.ask("/api/embed", {"input": "hello", "dimensions": 8}, status=200).json["embeddings"]
     assert len(short) == 8 and abs(float(np.linalg.norm(short)) - 1) < 1e-6
-    assert ask_plain(client, "/api/embed", {"input": []})["embeddings"] == []
-    one = ask_plain(client, "/api/embeddings", {"prompt": "hello"})["embedding"]
+    assert client.ask("/api/embed", {"input": []}, status=200).json["embeddings"] == []
+    one = client.ask("/api/embeddings", {"prompt": "hello"}, status=200).json["embedding"]
     assert np.array_equal(np.array(one, np.float32), alone.embed("hello"))
-    assert ask_plain(client, "/api/embeddings", {})["embedding"] == []
-
-
-def ask_plain(client: Client, path: str, body: Any) -> Any:
-    answer = client.ask(path, body)
-    assert answer.status == 200, answer.text
-    return answer.json
+    assert client.ask("/api/embeddings", {}, status=200).json["embedding"] == []
 
 
 def ask_show(client: Client, name: str, **more: Any) -> Any:
-    return ask_plain(client, "/api/show", {"model": name, **more})
+    return client.ask("/api/show", {"model": name, **more}, status=200).json
 
 
 # --- the models ---------------------------------------------------------------------------------------
@@ -372,10 +344,11 @@ def test_what_is_known_of_models(client: Client, model: Path) -> None:
     verbose = ask_show(client, "tiny", verbose=True)["model_info"]["tokenizer.ggml.tokens"]
     assert len(verbose) == client.hosted.ready().tokenizer.n_vocab
     assert client.ask("/api/version").json["version"].count(".") == 2
-    assert ask_plain(client, "/api/pull", {"model": "tiny", "stream": False}) == {"status": "success"}
+    assert ask(client, "/api/pull", model="tiny") == {"status": "success"}
     assert client.ask("/api/pull", {"model": "tiny"}).lines == [{"status": "success"}]
     assert client.ask("/", method="HEAD").status == 200
-    assert client.ask("/api/delete", {"model": "tiny"}, method="DELETE").status == 501
+    answer = client.ask("/api/delete", {"model": "tiny"}, method="DELETE")
+    assert answer.status == 501 and "/api/delete: the models are those" in answer.json["error"]
 
 
 @pytest.mark.slow
@@ -399,7 +372,7 @@ def test_how_long_a_model_is_kept() -> None:
         assert client.ask("/api/tags").json["models"][0]["details"]["family"]
         assert ask_show(client, "draft")["details"]["format"] == "gguf"
         assert ask(client, "/api/chat", keep_alive="0s")["done_reason"] == "unload"
-        assert hosted.engine is None  # nothing is loaded to be unloaded
+        assert hosted.engine is None  # a model is not loaded only to be unloaded
         assert client.ask("/api/generate", {}).lines[0]["done_reason"] == "load"
         assert hosted.engine is not None
         found = ask(client, "/api/generate", **body, keep_alive=0)
@@ -426,57 +399,19 @@ def test_times_that_are_none(value: Any) -> None:
         idle_seconds(value)
 
 
-BODIES: dict[str, tuple[type[Any], dict[str, Any]]] = {
-    "/api/chat": (OllamaChatBody, {"messages": MESSAGES}),
-    "/api/generate": (GenerateBody, {"prompt": "hello"}),
-    "/api/embed": (EmbedBody, {"input": "hello"}),
-}
-
-
-@pytest.mark.parametrize("path", BODIES)
-@settings(
-    max_examples=100,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
-@given(data=st.data())
-def test_any_body(client: Client, path: str, data: st.DataObject) -> None:
-    kind, right = BODIES[path]
-    drawn = data.draw(st.dictionaries(st.sampled_from([*kind.model_fields, "nonsense"]), VALUES, max_size=2))
-    names = st.sampled_from([*OPTIONS, *HARMLESS, "num_ctx", "lora", "nonsense"])
-    options = data.draw(st.dictionaries(names, VALUES, max_size=2))
-    options = {"num_predict": 2, **{name: value for name, value in options.items() if name != "timeout"}}
-    drawn = {"stream": False, **right, "options": options, **drawn}
-    answer = client.ask(path, drawn)
-    assert answer.status in (200, 400, 404), (drawn, answer.text)
-    if answer.status != 200:
-        assert answer.json["error"] and len(answer.text) < 3000
-    elif drawn["stream"] is False:
-        assert isinstance(answer.json, dict)
-
-
 def test_a_model_without_a_file_has_no_size() -> None:
     found = listed(Hosted("gone", path="/nowhere/gone.gguf"))
     assert (found["size"], len(found["digest"]), found["details"]) == (0, 64, {})
 
 
-def test_no_model_is_deleted(client: Client) -> None:
-    answer = client.ask("/api/delete", {"model": "tiny"}, method="DELETE")
-    assert answer.status == 501 and "/api/delete: the models are those" in answer.json["error"]
-
-
 def test_a_stream_of_lines_has_no_pings() -> None:
     engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
     with serving(engine, ping_seconds=0.001) as client:
-        connection = client.connect()
         with stopped(engine):
-            client.send(connection, "/api/generate", {"prompt": "Once", "options": {"num_predict": 3}})
+            connection = client.begin("/api/generate", {"prompt": "Once", "options": {"num_predict": 3}})
             time.sleep(0.1)  # a hundred pings
-        lines = connection.getresponse().read().splitlines()
-        connection.close()
-        assert len(lines) > 1 and all(isinstance(json.loads(line), dict) for line in lines)
+        lines = answer_of(connection).lines
+        assert len(lines) > 1 and all(isinstance(line, dict) for line in lines)
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,24 +12,17 @@ import pytest
 from ollama._utils import convert_function_to_tool
 from pydantic import BaseModel
 
-from oxillama import InferenceEngine
-from tests.support.server import Client, serving
-from tests.support.tool_models import AS_IT_IS, tool_model
+from tests.support.server import Client, bearer
 from tests.support.waiting import until
 
 MODEL, SERVER = {"ends": False}, {"api_keys": ("secret",)}
 MESSAGES = [{"role": "user", "content": "hello world"}]
-KEY = {"Authorization": "Bearer secret"}
 OPTIONS = {"seed": 4, "num_predict": 8}
-
-
-def client_of(server: Client) -> ollama.Client:
-    return ollama.Client(server.server.url, headers=KEY)
 
 
 @pytest.fixture
 def client(server: Client) -> Iterator[ollama.Client]:
-    with client_of(server) as found:
+    with ollama.Client(server.server.url, headers=bearer("secret")) as found:
         yield found
 
 
@@ -64,7 +56,7 @@ def test_a_schema(client: ollama.Client) -> None:
     assert Friend.model_validate_json(done.message.content or "")
 
 
-def test_tools(tmp_path: Path) -> None:
+def test_tools(caller: Client) -> None:
     def room(n: int) -> str:
         """How a room is.
 
@@ -73,17 +65,15 @@ def test_tools(tmp_path: Path) -> None:
         """
         return f"room {n}"
 
-    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
-    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", AS_IT_IS[:thought] + AS_IT_IS[rest:]))
     call = {"function": {"name": "room", "arguments": {"n": 1}}}
     told = [*MESSAGES, {"role": "assistant", "tool_calls": [call]}]
     told.append({"role": "tool", "tool_name": "room", "content": room(1)})
-    with serving(engine, "caller") as server, ollama.Client(server.server.url) as client:
+    with ollama.Client(caller.server.url) as client:
         done = client.chat("caller", told, tools=[room], options=OPTIONS)
         short = client.chat("caller", told, options=OPTIONS)
         assert (done.prompt_eval_count or 0) > (short.prompt_eval_count or 0)  # the template tells of tools
         body = {"messages": MESSAGES, "tools": [tool_of(room)], "tool_choice": "required", "stream": False}
-        answer = server.ask("/api/chat", {**body, "options": {"seed": 1}})
+        answer = caller.ask("/api/chat", {**body, "options": {"seed": 1}})
         message = ollama.ChatResponse(**answer.json).message
         assert message.tool_calls
         assert message.tool_calls[0].function.name == "room"
@@ -132,9 +122,7 @@ def test_asyncio_and_leaving(server: Client) -> None:
     expected = engine.chat(MESSAGES, seed=4, max_tokens=8)
 
     async def run() -> list[str]:
-        async with ollama.AsyncClient(
-            server.server.url, headers={"Authorization": "Bearer secret"}
-        ) as client:
+        async with ollama.AsyncClient(server.server.url, headers=bearer("secret")) as client:
             done = await asyncio.gather(*(client.chat("tiny", MESSAGES, options=OPTIONS) for _ in range(4)))
             endless = await client.generate("tiny", "hello", stream=True)
             async for _ in endless:

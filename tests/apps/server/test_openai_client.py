@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import openai
 import pytest
 from pydantic import BaseModel
 
-from oxillama.compat.engine import InferenceEngine
-from tests.support.server import Client, serving
-from tests.support.tool_models import AS_IT_IS, tool_model
+from tests.support.server import Client
 from tests.support.waiting import until
 
 MODEL, SERVER = {"ends": False}, {"api_keys": ("secret",)}
 MESSAGES = [{"role": "user", "content": "hello world"}]
+ASK: dict[str, Any] = {"model": "tiny", "messages": MESSAGES}
+TEXT: dict[str, Any] = {"model": "tiny", "input": "hello world"}
+
+
+class Friend(BaseModel):
+    name: Literal["Mia", "Tom"]
+    brave: bool
 
 
 @pytest.fixture
@@ -30,7 +34,7 @@ def client(server: Client) -> Iterator[openai.OpenAI]:
 
 def test_chat(client: openai.OpenAI, server: Client) -> None:
     expected = server.hosted.ready().chat(MESSAGES, seed=4, max_tokens=8)
-    done = client.chat.completions.create(model="tiny", messages=MESSAGES, seed=4, max_completion_tokens=8)  # type: ignore[arg-type]
+    done = client.chat.completions.create(**ASK, seed=4, max_completion_tokens=8)
     assert done.choices[0].message.content == expected
     assert done.choices[0].finish_reason == "length"
     assert done.usage is not None and done.usage.completion_tokens == 8
@@ -39,13 +43,8 @@ def test_chat(client: openai.OpenAI, server: Client) -> None:
 
 def test_a_streamed_chat(client: openai.OpenAI, server: Client) -> None:
     expected = server.hosted.ready().chat(MESSAGES, seed=4, regex="[a-z ]{20}")
-    with client.chat.completions.stream(
-        model="tiny",
-        messages=MESSAGES,  # type: ignore[arg-type]
-        seed=4,
-        stream_options={"include_usage": True},
-        extra_body={"regex": "[a-z ]{20}"},
-    ) as stream:
+    more: dict[str, Any] = {"stream_options": {"include_usage": True}, "extra_body": {"regex": "[a-z ]{20}"}}
+    with client.chat.completions.stream(**ASK, seed=4, **more) as stream:
         events = list(stream)
         final = stream.get_final_completion()
     text = "".join(event.delta for event in events if event.type == "content.delta")
@@ -54,50 +53,25 @@ def test_a_streamed_chat(client: openai.OpenAI, server: Client) -> None:
 
 
 def test_a_schema_by_a_class(client: openai.OpenAI) -> None:
-    class Friend(BaseModel):
-        name: Literal["Mia", "Tom"]
-        brave: bool
-
-    done = client.chat.completions.parse(
-        model="tiny",
-        messages=MESSAGES,
-        response_format=Friend,
-        seed=1,  # type: ignore[arg-type]
-    )
+    done = client.chat.completions.parse(**ASK, response_format=Friend, seed=1)
     friend = done.choices[0].message.parsed
     assert isinstance(friend, Friend)
     assert json.loads(done.choices[0].message.content or "") == friend.model_dump()
 
 
-def test_streamed_tool_calls(tmp_path: Path) -> None:
-    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
-    engine = InferenceEngine(tool_model(tmp_path / "m.gguf", AS_IT_IS[:thought] + AS_IT_IS[rest:]))
-
+def test_streamed_tool_calls(caller: Client) -> None:
     class Room(BaseModel):
         n: Literal[1, 2, 3]
 
+    wanted: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False, "model": "caller"}
+    wanted["tools"] = [openai.pydantic_function_tool(Room)]
     with (
-        serving(engine, "caller") as server,
-        openai.OpenAI(base_url=f"{server.server.url}/v1", api_key="none", max_retries=0) as client,
-        client.chat.completions.stream(
-            model="caller",
-            messages=MESSAGES,  # type: ignore[arg-type]
-            tools=[openai.pydantic_function_tool(Room)],
-            tool_choice="required",
-            parallel_tool_calls=False,
-            seed=1,
-        ) as stream,
+        openai.OpenAI(base_url=f"{caller.server.url}/v1", api_key="none", max_retries=0) as client,
+        client.chat.completions.stream(**{**ASK, **wanted}, seed=1) as stream,
     ):
         events = [event for event in stream if event.type.startswith("tool_calls")]
         choice = stream.get_final_completion().choices[0]
-        response = client.responses.parse(
-            model="caller",
-            input="hello world",
-            tools=[openai.pydantic_function_tool(Room)],
-            tool_choice="required",
-            parallel_tool_calls=False,
-            extra_body={"seed": 1},
-        )
+        response = client.responses.parse(**{**TEXT, **wanted}, extra_body={"seed": 1})
     item = response.output[0]
     assert item.type == "function_call" and isinstance(item.parsed_arguments, Room)
     assert choice.finish_reason == "tool_calls" and choice.message.tool_calls
@@ -108,18 +82,12 @@ def test_streamed_tool_calls(tmp_path: Path) -> None:
 
 def test_responses(client: openai.OpenAI, server: Client) -> None:
     engine = server.hosted.ready()
-    done = client.responses.create(
-        model="tiny", input="hello world", max_output_tokens=8, extra_body={"seed": 4}
-    )
+    done = client.responses.create(**TEXT, max_output_tokens=8, extra_body={"seed": 4})
     assert done.output_text == engine.chat(MESSAGES, seed=4, max_tokens=8)
     assert done.incomplete_details is not None and done.incomplete_details.reason == "max_output_tokens"
     talk = [*MESSAGES, {"role": "assistant", "content": done.output_text}, MESSAGES[0]]
-    with client.responses.stream(
-        model="tiny",
-        input="hello world",
-        previous_response_id=done.id,
-        extra_body={"seed": 4, "regex": "[a-z ]{20}"},
-    ) as stream:
+    more = {"seed": 4, "regex": "[a-z ]{20}"}
+    with client.responses.stream(**TEXT, previous_response_id=done.id, extra_body=more) as stream:
         text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
         final = stream.get_final_response()
     assert text == final.output_text == engine.chat(talk, seed=4, regex="[a-z ]{20}")
@@ -127,29 +95,22 @@ def test_responses(client: openai.OpenAI, server: Client) -> None:
     client.responses.delete(final.id)
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(final.id)
-    counted = client.responses.input_tokens.count(model="tiny", input="hello world")
+    counted = client.responses.input_tokens.count(**TEXT)
     assert done.usage is not None and counted.input_tokens == done.usage.input_tokens
 
 
 def test_responses_by_a_class(client: openai.OpenAI) -> None:
-    class Friend(BaseModel):
-        name: Literal["Mia", "Tom"]
-        brave: bool
-
-    done = client.responses.parse(
-        model="tiny", input="hello world", text_format=Friend, extra_body={"seed": 1}
-    )
+    done = client.responses.parse(**TEXT, text_format=Friend, extra_body={"seed": 1})
     assert isinstance(done.output_parsed, Friend)
 
 
 def test_completions(client: openai.OpenAI, server: Client) -> None:
     expected = server.hosted.ready().generate("hello", temperature=0, max_tokens=6)
-    done = client.completions.create(
-        model="tiny", prompt="hello", temperature=0, max_tokens=6, logprobs=2, extra_body={"top_k": 3}
-    )
+    body: dict[str, Any] = {"model": "tiny", "prompt": "hello", "temperature": 0, "max_tokens": 6}
+    done = client.completions.create(**body, logprobs=2, extra_body={"top_k": 3})
     assert done.choices[0].text == expected
     assert done.choices[0].logprobs is not None and len(done.choices[0].logprobs.tokens or []) == 6
-    parts = client.completions.create(model="tiny", prompt="hello", temperature=0, max_tokens=6, stream=True)
+    parts = client.completions.create(**body, stream=True)
     assert "".join(part.choices[0].text for part in parts) == expected
 
 
@@ -166,7 +127,7 @@ def test_models(client: openai.OpenAI) -> None:
 
 def test_errors_are_the_clients(client: openai.OpenAI, server: Client) -> None:
     def ask(**options: object) -> object:
-        return client.chat.completions.create(**{"model": "tiny", "messages": MESSAGES, **options})  # type: ignore[call-overload]
+        return client.chat.completions.create(**{**ASK, **options})  # type: ignore[call-overload]
 
     with pytest.raises(openai.NotFoundError, match="model: expected tiny, got gpt-4"):
         ask(model="gpt-4")
@@ -187,21 +148,16 @@ def test_asyncio_and_cancelling(server: Client) -> None:
     async def main() -> None:
         url = f"{server.server.url}/v1"
         async with openai.AsyncOpenAI(base_url=url, api_key="secret", max_retries=0) as client:
-            calls = [
-                client.chat.completions.create(model="tiny", messages=MESSAGES, seed=i, max_tokens=8)  # type: ignore[arg-type]
-                for i in range(6)
-            ]
-            done = await asyncio.gather(*calls)
+            create = client.chat.completions.create
+            done = await asyncio.gather(*(create(**ASK, seed=i, max_tokens=8) for i in range(6)))
             for i, each in enumerate(done):
                 expected = await asyncio.to_thread(engine.chat, MESSAGES, seed=i, max_tokens=8)
                 assert each.choices[0].message.content == expected
-            stream = await client.chat.completions.create(model="tiny", messages=MESSAGES, stream=True)  # type: ignore[arg-type]
+            stream = await create(**ASK, stream=True)
             async for _ in stream:
                 break
             await stream.close()
-            task = asyncio.ensure_future(
-                client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=4000)  # type: ignore[arg-type]
-            )
+            task = asyncio.ensure_future(create(**ASK, max_tokens=4000))
             await asyncio.sleep(0.05)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

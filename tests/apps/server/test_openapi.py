@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 from starlette.applications import Starlette
 
 from oxillama.apps.server import bodies
@@ -18,18 +17,12 @@ from oxillama.apps.server.options import NAMES
 from oxillama.apps.server.paths import Path
 from oxillama.apps.server.routes import INTERFACES, PAGE, ROUTES
 from tests.support.server import Client
-from tests.support.server_bodies import PATHS, SEEDS, Application, Reply, fault, route_of, tiny_application
+from tests.support.server_bodies import BRIEFLY, PATHS, SEEDS, Application, Reply, fault, route_of
 from tests.support.spread import each
 
 MODEL = {"context_length": 64}
 DOCUMENT: dict[str, Any] = json.loads(json.dumps(document(INTERFACES, False)))
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
-
-
-@pytest.fixture(scope="module")
-def application(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
-    with tiny_application(tmp_path_factory.mktemp("tiny")) as found:
-        yield found
 
 
 def schema_at(path: str) -> dict[str, Any]:
@@ -47,10 +40,6 @@ def body_of(path: str) -> dict[str, Any]:
 
 CHECKED = [path for path in PATHS if "$ref" in schema_at(path) and not path.endswith("erase")]
 """Paths whose bodies a class checks."""
-
-
-def ask(application: Application, path: str, body: Any) -> Reply:
-    return application.ask(path, json.dumps(body).encode())
 
 
 def is_unknown(reply: Reply) -> bool:
@@ -107,7 +96,7 @@ def test_each_path_reads_the_class_that_the_table_says(
     for path in PATHS:
         (row,) = [each for each in ROUTES if (each.method, each.path) == ("POST", route_of(path))]
         read.clear()
-        ask(application, path, SEEDS[path][0])
+        application.ask(path, SEEDS[path][0])
         kinds = [row.body] if isinstance(row.body, type) and not path.endswith("erase") else []
         assert read == kinds, path
 
@@ -127,7 +116,7 @@ def test_it_names_every_field_that_is_taken_and_no_other(application: Applicatio
     listed, right = body_of(path), SEEDS[path][0]
     everywhere = {name for other in CHECKED for name in body_of(other)}
     for name in sorted({*everywhere, *NAMES, "nonsense"}):
-        reply = ask(application, path, {**right, name: []})
+        reply = application.ask(path, {**right, name: []})
         assert is_unknown(reply) is (name not in listed), (name, reply)
 
 
@@ -136,7 +125,7 @@ def test_options_of_ollama(application: Application, path: str) -> None:
     options = body_of(path)["options"]["anyOf"][0]["$ref"].rpartition("/")[2]
     listed, right = SCHEMAS[options]["properties"], SEEDS[path][0]
     for name in sorted({*NAMES, "num_ctx", "nonsense"}):
-        reply = ask(application, path, {**right, "options": {name: {}}})
+        reply = application.ask(path, {**right, "options": {name: {}}})
         assert is_unknown(reply) is (name not in listed), (name, reply)
 
 
@@ -158,7 +147,7 @@ def test_values_that_do_not_fit_are_refused(application: Application, name: str)
     for value in BAD:
         body = {"prompt": "hello", "n_predict": 1, name: value}
         if not validator.is_valid(value):
-            reply = ask(application, "/completion", body)
+            reply = application.ask("/completion", body)
             assert reply.status == 400, (value, reply)
 
 
@@ -200,18 +189,12 @@ def drawn(schema: dict[str, Any]) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("path", [path for path in PATHS if not path.endswith("erase")])
-@settings(
-    max_examples=20,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@BRIEFLY
 @given(data=st.data())
 def test_bodies_drawn_from_it(application: Application, path: str, data: st.DataObject) -> None:
     """No such body is a fault of the server, and each answer has a status that the document names."""
     body = data.draw(drawn(schema_at(path)))
-    reply = ask(application, path, body)
+    reply = application.ask(path, body)
     assert not (wrong := fault(path, body, reply)), wrong
     assert str(reply.status) in DOCUMENT["paths"][route_of(path)]["post"]["responses"]
 

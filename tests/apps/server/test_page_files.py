@@ -7,36 +7,26 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import oxillama.apps.server.page.files as page_files
-from oxillama import InferenceEngine, demo
+from oxillama import demo
 from oxillama.apps.server.page.files import FOLDER, INDEX, NOTICES, PLACEHOLDER, TYPES, the_page
 from oxillama.base.config.server import ServerConfig
 from tests.support.server import Client, serving
 
+MODEL = demo.DRAFT
 FILES = sorted(path for path in FOLDER.rglob("*") if path.is_file() and path.suffix != NOTICES)
 VENDOR = FOLDER / "vendor"
 OWN = [path for path in FILES if path.parent != VENDOR]
 NAMES = [path.relative_to(FOLDER).as_posix() for path in FILES]
-ASSETS = [path for path in the_page().paths if path != "/"]
-
-
-def draft() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with serving(draft()) as found:
-        yield found
+ASSETS = [path for path in the_page() if path != "/"]
 
 
 def references(path: Path) -> list[str]:
-    """Other files that one names: links, scripts, imports, in names below the folder."""
+    """The files that a file names in links, scripts and imports, relative to the folder."""
     text = path.read_text(encoding="utf-8")
     if path.name == INDEX:
         return re.findall(r'(?:href|src)="page/@VERSION@/([^"]+)"', text)
@@ -47,7 +37,7 @@ def references(path: Path) -> list[str]:
 
 def test_every_file_is_served_with_its_type_and_headers(client: Client) -> None:
     assert len(ASSETS) == len(FILES) - 1
-    for path in the_page().paths:
+    for path in the_page():
         answer = client.ask(path)
         suffix = path.rpartition(".")[2] if "." in path else "html"
         assert (answer.status, answer.headers["content-type"]) == (200, TYPES[suffix]), path
@@ -57,9 +47,8 @@ def test_every_file_is_served_with_its_type_and_headers(client: Client) -> None:
 
 
 def test_the_policy_allows_the_servers_own_files_alone(client: Client) -> None:
-    policy = dict(
-        part.split(" ", 1) for part in client.ask("/").headers["content-security-policy"].split("; ")
-    )
+    parts = client.ask("/").headers["content-security-policy"].split("; ")
+    policy = dict(part.split(" ", 1) for part in parts)
     assert policy["default-src"] == "'none'"
     for kind in ("script-src", "style-src", "img-src", "connect-src"):
         assert policy[kind] == "'self'"
@@ -89,11 +78,11 @@ def test_the_version_changes_with_any_file(tmp_path: Path, monkeypatch: pytest.M
     def paths(text: str) -> frozenset[str]:
         script.write_text(text)
         the_page.cache_clear()
-        return the_page().paths
+        return frozenset(the_page())
 
     try:
         first, second, again = paths("1"), paths("2"), paths("1")
-        index = the_page().files["/"].data.decode()
+        index = the_page()["/"].data.decode()
     finally:
         the_page.cache_clear()
     assert first == again and not (first & second) - {"/"}
@@ -115,8 +104,7 @@ def test_no_path_leads_out_of_the_folder(client: Client) -> None:
         "/index.html",
         "//",
     ):
-        answer = client.ask(path)
-        assert (answer.status, answer.error["type"]) == (404, "not_found_error"), path
+        assert client.ask(path).refusal("type") == (404, "not_found_error"), path
     assert client.ask("/", method="POST").status == 405
 
 
@@ -161,19 +149,19 @@ def test_files_name_files_that_there_are_and_none_is_left_over() -> None:
 
 
 def test_a_key_is_not_needed_for_the_files_alone() -> None:
-    with serving(draft(), api_keys=("secret",)) as client:
-        for path in the_page().paths:
+    with serving(demo.DRAFT, api_keys=("secret",)) as client:
+        for path in the_page():
             assert client.ask(path).status == 200
         for path in ("/v1/models", "/props", "/page/x/y", "/page", "//", "/index.html"):
             assert client.ask(path).status == 401
 
 
 def test_the_page_can_be_left_out() -> None:
-    with serving(draft(), page=False) as client:
-        for path in the_page().paths:
+    with serving(demo.DRAFT, page=False) as client:
+        for path in the_page():
             assert client.ask(path).status == 404
         assert client.ask("/v1/models").status == 200
-    with serving(draft(), page=False, api_keys=("secret",)) as client:
+    with serving(demo.DRAFT, page=False, api_keys=("secret",)) as client:
         assert client.ask("/").status == 401
     assert ServerConfig().page
 
@@ -235,15 +223,8 @@ def printed(script: str, folder: Path) -> str:
 
 
 def test_an_import_that_is_none_is_refused(tmp_path: Path) -> None:
-    assert printed(IMPORT, tmp_path).split() == [
-        "2",
-        *["FormatError"] * 15,
-        "none",
-        "false",
-        "false",
-        "s",
-        "FormatError",
-    ]
+    wanted = f"2 {'FormatError ' * 15}none false false s FormatError"
+    assert printed(IMPORT, tmp_path).split() == wanted.split()
 
 
 MERGE = """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,43 +16,33 @@ import pytest
 from oxillama import InferenceEngine, LoadError, demo
 from oxillama.apps.server.models import Hosted
 from tests.support.browser import Page
-from tests.support.command_line import ENVIRONMENT, command
+from tests.support.command_line import command, started
 from tests.support.server import Client, serving, serving_models
-from tests.support.tiny_file import CHATML, write_tiny_model
-from tests.support.tool_models import AS_IT_IS, tool_model
+from tests.support.tiny_file import write_tiny_model
+from tests.support.tool_models import FRIEND as SCHEMA, ROOM
 from tests.support.waiting import idle, stopped
-
-THINKING = CHATML.replace("assistant\n{% endif", "assistant\n<think>\n{% endif") + "{# </think> #}"
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"enum": ["Mia", "Tom"]}, "old": {"type": "boolean"}},
-    "required": ["name", "old"],
-    "additionalProperties": False,
-}
-ROOM = {
-    "name": "room",
-    "description": "Opens a room.",
-    "parameters": {
-        "type": "object",
-        "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}},
-        "required": ["n"],
-        "additionalProperties": False,
-    },
-}
-RECORD = """const plain = window.fetch;
-    window.sent = [];
-    window.fetch = (url, how) => {
-        if (typeof how?.body === "string") window.sent.push(JSON.parse(how.body));
-        return plain(url, how);
-    };"""
 
 
 @pytest.fixture(scope="module")
 def chat(folder: Path, browser: Page) -> Iterator[Client]:
     """A model with a chat template, which goes on until it is stopped."""
-    model = write_tiny_model(folder / "chat.gguf", ends=False, context_length=30_000)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), "tiny") as client:
+    with serving(write_tiny_model(folder / "chat.gguf", ends=False, context_length=30_000), "tiny") as client:
         yield client
+
+
+@pytest.fixture
+def page(checked: Page, chat: Client) -> Page:
+    """The page of that model, as a browser has it that was never there."""
+    checked.ready(chat.server.url)
+    return checked
+
+
+@pytest.fixture
+def there(checked: Page, chat: Client) -> Page:
+    """The page of that model, which other tests may have used."""
+    if not checked.driver.current_url.startswith(chat.server.url):
+        checked.ready(chat.server.url)
+    return checked
 
 
 @pytest.fixture(scope="module")
@@ -61,20 +50,15 @@ def plain(folder: Path, browser: Page) -> Iterator[Client]:
     """The demo model without its chat template."""
     model = folder / "plain.gguf"
     model.write_bytes(demo.STORY.read_bytes().replace(b"tokenizer.chat_template", b"tokenizer.chat_nothing_"))
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
+    with serving(model) as client:
         yield client
 
 
-def test_a_conversation_is_written_and_kept(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_a_conversation_is_written_and_kept(page: Page) -> None:
     assert page.one("#model-name").text == "tiny"
     page.set(more={"choices": ["The **fox** said:\n\n- hello\n- world"]}, temperature=0)
     assert page.ask("hello there") == "The fox said:helloworld"
-    assert [e.text for e in page.all(".message.assistant strong, .message.assistant li")] == [
-        "fox",
-        "hello",
-        "world",
-    ]
+    assert [e.text for e in page.all(".message.assistant :is(strong, li)")] == ["fox", "hello", "world"]
     assert page.texts(".message.user .text") == ["hello there"]
     numbers = page.one(".numbers").text
     assert "tokens/s" in numbers and "prompt tokens cached" in numbers
@@ -88,14 +72,11 @@ def test_a_conversation_is_written_and_kept(page: Page, chat: Client) -> None:
 
 
 @pytest.mark.slow
-def test_conversations_are_found_renamed_and_deleted(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
-    page.set(more={"choices": ["zebra"]})
-    page.ask("the first")
+def test_conversations_are_found_renamed_and_deleted(page: Page) -> None:
+    page.ask("the first", "zebra")
     page.press("New conversation")
     assert page.answers == []
-    page.set(more={"choices": ["giraffe"]})
-    page.ask("the second")
+    page.ask("the second", "giraffe")
     assert page.texts("#conversations .open") == ["the second", "the first"]
     page.one("#search").send_keys("zebr")
     page.until(lambda: page.texts("#conversations .open") == ["the first"])
@@ -117,7 +98,6 @@ def test_conversations_are_found_renamed_and_deleted(page: Page, chat: Client) -
 
 
 def test_a_text_can_be_stopped_and_stays(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     page.send("go on")
     page.until(lambda: page.answers and len(page.answers[0]) > 100)
     assert page.is_writing
@@ -134,8 +114,7 @@ def test_a_text_can_be_stopped_and_stays(page: Page, chat: Client) -> None:
     assert page.one(".branch-count").text == "2/2"
 
 
-def test_an_empty_answer_is_told(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_an_empty_answer_is_told(page: Page) -> None:
     page.set(more={"regex": "(zq)?", "logit_bias": {"122": -100}})
     assert page.ask("hello") == "The model wrote nothing."
     assert not page.all(".message.assistant [aria-label=Copy]")
@@ -143,7 +122,6 @@ def test_an_empty_answer_is_told(page: Page, chat: Client) -> None:
 
 @pytest.mark.slow
 def test_the_wait_for_the_first_token_is_told(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     with stopped(chat.hosted.ready()):
         page.send("hello")
         page.until(lambda: re.search(r"The model reads: [1-9]\d* s", " ".join(page.texts(".waiting"))))
@@ -155,7 +133,6 @@ def test_the_wait_for_the_first_token_is_told(page: Page, chat: Client) -> None:
 
 @pytest.mark.slow
 def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     page.send("go on")
     texts = "const [c] = await store.all(); return c ? c.messages.map((m) => m.content) : []"
     kept = page.until(lambda: [t for t in page.stored(texts)[1:] if len(t) > 100])
@@ -170,9 +147,7 @@ def test_what_was_written_when_the_page_was_left_is_kept(page: Page, chat: Clien
 @pytest.mark.slow
 def test_a_reload_opens_the_conversation_that_another_tab_writes(page: Page, chat: Client) -> None:
     """News that come while the page begins draw it, and the empty conversation has no address."""
-    page.ready(chat.server.url)
-    page.set(more={"choices": ["one"]})
-    page.ask("hello")
+    page.ask("hello", "one")
     first = page.driver.current_window_handle
     page.driver.switch_to.new_window("tab")
     page.driver.get(f"{chat.server.url}/health")
@@ -197,10 +172,8 @@ def test_a_reload_opens_the_conversation_that_another_tab_writes(page: Page, cha
 
 
 @pytest.mark.slow
-def test_a_conversation_that_cannot_be_read(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
-    page.set(more={"choices": ["one"]})
-    page.ask("hello")
+def test_a_conversation_that_cannot_be_read(page: Page) -> None:
+    page.ask("hello", "one")
     page.press("New conversation")
     page.stored_apart("const [c] = await store.all(); c.version = 9; await store.save(c)")
     page.press("hello", "#conversations")
@@ -209,20 +182,14 @@ def test_a_conversation_that_cannot_be_read(page: Page, chat: Client) -> None:
 
 
 @pytest.mark.slow
-def test_edits_and_other_answers_are_branches(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
-    page.run(RECORD)
-    page.set(more={"choices": ["one"]})
-    page.ask("first")
+def test_edits_and_other_answers_are_branches(page: Page) -> None:
+    page.record()
+    page.ask("first", "one")
     page.ask("next")
     page.set(more={"choices": ["two"]})
     page.press("Another answer", ".message:last-child")
     page.until(lambda: page.answers == ["one", "two"] and not page.is_writing)
-    assert [m["content"] for m in page.run("return window.sent.at(-1)")["messages"]] == [
-        "first",
-        "one",
-        "next",
-    ]
+    assert [m["content"] for m in page.sent[-1]["messages"]] == ["first", "one", "next"]
     page.hover(page.one(".message.user"))
     page.press("Edit", ".message.user")
     box = page.one("form.edit textarea")
@@ -247,15 +214,14 @@ def test_edits_and_other_answers_are_branches(page: Page, chat: Client) -> None:
 
 
 @pytest.mark.slow
-def test_settings_are_in_the_request(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
-    page.run(RECORD)
+def test_settings_are_in_the_request(page: Page) -> None:
+    page.record()
     page.press("Settings")
     assert float(page.one("#set-temperature").get_property("value")) == pytest.approx(0.8, abs=0.21)
     page.set(system="Be brief.", temperature="0.35", seed="7", max_tokens="3", stop="qq\nzz", top_k="1")
     page.one("#set-probabilities").click()
     page.ask("hello")
-    body = page.run("return window.sent[0]")
+    body = page.sent[0]
     assert body.pop("messages") == [
         {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "hello"},
@@ -279,19 +245,17 @@ def test_settings_are_in_the_request(page: Page, chat: Client) -> None:
     assert page.texts(".chip") == []
 
 
-def test_probabilities_give_way_to_jump_forward(page: Page, chat: Client) -> None:
-    """They are shown unless somebody says no: what was asked for must not fail for them."""
-    page.ready(chat.server.url)
-    page.run(RECORD)
+def test_probabilities_give_way_to_jump_forward(page: Page) -> None:
+    """The page asks for probabilities by default, but not if the user asks for what excludes them."""
+    page.record()
     page.set(schema=SCHEMA, more={"jump_forward": True})
     jsonschema.validate(json.loads(page.ask("who?")), SCHEMA)
     page.set(more={"jump_forward": False})
     page.ask("who?")
-    assert [body.get("logprobs") for body in page.run("return window.sent")] == [None, True]
+    assert [body.get("logprobs") for body in page.sent] == [None, True]
 
 
-def test_a_schema(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_a_schema(page: Page) -> None:
     page.set(schema=SCHEMA)
     jsonschema.validate(json.loads(page.ask("who?")), SCHEMA)
     page.set(schema='{"type": ')
@@ -302,84 +266,71 @@ def test_a_schema(page: Page, chat: Client) -> None:
     assert len(page.answers) == 1 and page.one("#prompt").get_property("value") == "who else?"
 
 
-def test_calls_are_shown_and_answered(page: Page, folder: Path) -> None:
-    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
-    template = AS_IT_IS[:thought] + AS_IT_IS[rest:]  # without reasoning, which a random model would not end
-    engine = InferenceEngine(tool_model(folder / "tools.gguf", template))
-    with serving(engine, "caller") as client:
-        page.ready(client.server.url)
-        page.run(RECORD)
-        more = {"tool_choice": "required", "parallel_tool_calls": False}
-        page.set(tools=[ROOM], more=more, seed="1", max_tokens="300")
-        page.send("open a room")
-        call = page.one(".call")
-        assert "room" in call.text and '"n":' in call.text
-        page.set(more={"tool_choice": "none"}, max_tokens="5")
-        page.until(lambda: not page.is_writing)
-        page.one(".call textarea").send_keys("it is <open>")
-        page.press("Send the result")
-        page.ended(2)
-        first, second = page.run("return window.sent")
-        assert first["tools"] == [{"type": "function", "function": ROOM}]
-        asked, answered = second["messages"][-2:]
-        assert asked["tool_calls"][0]["function"]["name"] == "room"
-        assert answered == {
-            "role": "tool",
-            "tool_call_id": asked["tool_calls"][0]["id"],
-            "content": "it is <open>",
-        }
-        assert page.texts(".message.tool .who, .message.tool .text") == ["Result of room", "it is <open>"]
-        assert not page.all(".call textarea")
-        page.reload()
-        assert page.one(".call").text.count("room") and not page.all(".call textarea")
+def test_calls_are_shown_and_answered(page: Page, caller: Client) -> None:
+    page.ready(caller.server.url)
+    page.record()
+    more = {"tool_choice": "required", "parallel_tool_calls": False}
+    page.set(tools=[ROOM], more=more, seed="1", max_tokens="300")
+    page.send("open a room")
+    call = page.one(".call")
+    assert "room" in call.text and '"n":' in call.text
+    page.set(more={"tool_choice": "none"}, max_tokens="5")
+    page.until(lambda: not page.is_writing)
+    page.one(".call textarea").send_keys("it is <open>")
+    page.press("Send the result")
+    page.ended(2)
+    first, second = page.sent
+    assert first["tools"] == [{"type": "function", "function": ROOM}]
+    asked, answered = second["messages"][-2:]
+    (made,) = asked["tool_calls"]
+    assert made["function"]["name"] == "room"
+    assert answered == {"role": "tool", "tool_call_id": made["id"], "content": "it is <open>"}
+    assert page.texts(".message.tool .who, .message.tool .text") == ["Result of room", "it is <open>"]
+    assert not page.all(".call textarea")
+    page.reload()
+    assert page.one(".call").text.count("room") and not page.all(".call textarea")
 
 
 @pytest.mark.slow
-def test_reasoning_is_folded(page: Page, folder: Path) -> None:
-    model = write_tiny_model(folder / "thinking.gguf", chat_template=THINKING, ends=False)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), "thinker") as client:
-        page.ready(client.server.url)
-        page.set(max_tokens="12", seed="5")
-        assert page.ask("why?") == ""
-        assert page.one(".reasoning summary").text == "Thought"
-        assert not page.all(".reasoning-text")
-        page.one(".reasoning summary").click()
-        assert page.one(".reasoning-text").text
+def test_reasoning_is_folded(page: Page, reasoner: Client) -> None:
+    page.ready(reasoner.server.url)
+    page.set(max_tokens="12", seed="5")
+    assert page.ask("why?") == ""
+    assert page.one(".reasoning summary").text == "Thought"
+    assert not page.all(".reasoning-text")
+    page.one(".reasoning summary").click()
+    assert page.one(".reasoning-text").text
 
 
 @pytest.mark.slow
-def test_thinking_is_switched_and_limited(page: Page, chat: Client, folder: Path) -> None:
-    template = THINKING.replace("<think>\n{%", "{% if enable_thinking is not false %}<think>\n{% endif %}{%")
-    model = write_tiny_model(folder / "switch.gguf", chat_template=template, ends=False)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), "thinker") as client:
-        page.ready(client.server.url)
-        page.run(RECORD)
-        page.set(max_tokens="12", seed="5", reasoning_budget="3")
-        assert page.ask("why?") and page.one(".reasoning summary").text.startswith("Thought")
-        page.set(thinking="off")
-        assert page.ask("why?") and len(page.all(".reasoning summary")) == 1
-        assert "Thinking off" in page.texts(".chip")
-        sent = page.run("return window.sent")
-        assert [body.get("chat_template_kwargs") for body in sent] == [None, {"enable_thinking": False}]
-        assert [body["reasoning_budget"] for body in sent] == [3, 3]
+def test_thinking_is_switched_and_limited(page: Page, chat: Client, thinker: Client) -> None:
+    page.ready(thinker.server.url)
+    page.record()
+    page.set(max_tokens="12", seed="5", reasoning_budget="3")
+    assert page.ask("why?") and page.one(".reasoning summary").text.startswith("Thought")
+    page.set(thinking="off")
+    assert page.ask("why?") and len(page.all(".reasoning summary")) == 1
+    assert "Thinking off" in page.texts(".chip")
+    sent = page.sent
+    assert [body.get("chat_template_kwargs") for body in sent] == [None, {"enable_thinking": False}]
+    assert [body["reasoning_budget"] for body in sent] == [3, 3]
     page.ready(chat.server.url)  # whose template knows no reasoning
     assert not page.run("return document.querySelector('[name=thinking], [name=reasoning_budget]')")
 
 
 @pytest.mark.slow
 def test_an_answer_goes_on(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
-    page.run(RECORD)
+    page.record()
     page.set(max_tokens="5", temperature="0")
     first = page.ask("hello")
     page.press("Continue")
     page.until(lambda: len(page.answers[0]) > len(first) and not page.is_writing)
     begun = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": first}]
     body = {"messages": begun, "continue_final_message": True, "temperature": 0, "max_tokens": 5}
-    rest = chat.ask("/v1/chat/completions", body).json["choices"][0]["message"]["content"]
+    rest = chat.ask("/v1/chat/completions", body).choice["message"]["content"]
     assert page.answers == [first + rest]
     assert page.one(".numbers").text.startswith("10 tokens") and not page.all(".branch-count")
-    asked = page.run("return window.sent[1]")
+    asked = page.sent[1]
     assert asked["messages"][-1] == {"role": "assistant", "content": first}
     assert (asked["continue_final_message"], asked["add_generation_prompt"]) == (True, False)
     page.press("Probabilities of the tokens")
@@ -391,7 +342,6 @@ def test_an_answer_goes_on(page: Page, chat: Client) -> None:
 
 
 def test_the_context_in_use_and_the_servers_rates(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     assert not page.all("#context")
     page.set(max_tokens="7")
     page.ask("hello world")
@@ -408,35 +358,31 @@ def test_the_context_in_use_and_the_servers_rates(page: Page, chat: Client) -> N
 
 
 @pytest.mark.slow
-def test_files_go_into_the_message(page: Page, chat: Client, folder: Path) -> None:
-    page.ready(chat.server.url)
-    page.run(RECORD)
+def test_files_go_into_the_message(page: Page, folder: Path) -> None:
+    page.record()
     page.set(more={"choices": ["read"]})
     texts = {"a.py": "print('```')\n", "notes é.md": "<b>x</b>", "gone.txt": "gone"}
     wrong = {
-        "empty.txt": b" \n",
-        "data.bin": b"\xff\xfe\x00",
-        "zero.txt": b"a\0b",
-        "large.txt": b"a" * 1_000_001,
+        "empty.txt": (b" \n", "is empty"),
+        "data.bin": (b"\xff\xfe\x00", "is neither"),
+        "zero.txt": (b"a\0b", "is neither"),
+        "large.txt": (b"a" * 1_000_001, "has 1.0 MB of text"),
     }
-    for name, data in {**{name: text.encode() for name, text in texts.items()}, **wrong}.items():
+    for name, text in texts.items():
+        (folder / name).write_bytes(text.encode())
+    for name, (data, _) in wrong.items():
         (folder / name).write_bytes(data)
     attach = page.driver.find_element("css selector", "#attach-file")
     attach.send_keys("\n".join(str(folder / name) for name in (*texts, *wrong)))
     page.until(lambda: page.texts(".chip.file") == list(texts) and len(page.texts(".toast")) == 4)
     told = "".join(page.texts(".toast"))
-    for part in (
-        "empty.txt is empty",
-        "data.bin is neither",
-        "zero.txt is neither",
-        "large.txt has 1.0 MB of text",
-    ):
-        assert part in told
+    for name, (_, reason) in wrong.items():
+        assert f"{name} {reason}" in told
     page.press("Remove gone.txt")
     page.one("#prompt").send_keys("What is it?", "\ue007")
     page.ended()
     expected = "What is it?\n\na.py:\n\n````py\nprint('```')\n````\n\nnotes é.md:\n\n```md\n<b>x</b>\n```"
-    assert page.run("return window.sent[0].messages.at(-1).content") == expected
+    assert page.sent[0]["messages"][-1]["content"] == expected
     assert page.texts(".message.user .text") == ["What is it?"] and not page.all("#files .chip")
     assert page.texts(".message .chip.file") == ["a.py", "notes é.md"]
     page.press("a.py", ".message")
@@ -447,8 +393,7 @@ def test_files_go_into_the_message(page: Page, chat: Client, folder: Path) -> No
     page.press("Edit", ".message.user")
     page.one("form.edit textarea").send_keys("!", "\ue007")
     page.until(lambda: page.texts(".message.user .text") == ["What is it?!"] and not page.is_writing)
-    sent = page.run("return window.sent.at(-1).messages.at(-1).content")
-    assert sent == expected.replace("it?", "it?!")
+    assert page.sent[-1]["messages"][-1]["content"] == expected.replace("it?", "it?!")
     page.reload()
     assert page.texts(".message .chip.file") == ["a.py", "notes é.md"]
     attach = page.driver.find_element("css selector", "#attach-file")
@@ -470,8 +415,7 @@ PASTE = """const data = new DataTransfer();
 
 
 @pytest.mark.slow
-def test_a_long_text_that_is_pasted_becomes_a_file(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_a_long_text_that_is_pasted_becomes_a_file(page: Page) -> None:
     assert page.run(PASTE, "short")  # the browser inserts it
     for i, name in enumerate(("pasted.txt", "pasted-2.txt")):
         assert not page.run(PASTE, "line\n" * 2000)
@@ -485,7 +429,6 @@ def test_a_long_text_that_is_pasted_becomes_a_file(page: Page, chat: Client) -> 
 
 
 def test_a_question_in_the_address(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     page.driver.get(f"{chat.server.url}/?q=What%20is%20%3Cb%3E%3F")
     page.one(".status.ready")
     assert page.one("#prompt").get_property("value") == "What is <b>?"
@@ -493,8 +436,7 @@ def test_a_question_in_the_address(page: Page, chat: Client) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_has_the_button_that_helps(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_an_error_has_the_button_that_helps(page: Page) -> None:
     page.set(more={"temprature": 1})
     page.send("hello")
     page.press("Open the settings", ".fault-box")
@@ -515,8 +457,7 @@ def test_an_error_has_the_button_that_helps(page: Page, chat: Client) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_looked_at_stays_in_view(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_what_is_looked_at_stays_in_view(page: Page) -> None:
     page.set(more={"choices": ["- a\n" * 12]})
     page.run("document.getElementById('prompt').value = 'word '.repeat(300)")
     page.ask("end")
@@ -541,8 +482,7 @@ def test_what_is_looked_at_stays_in_view(page: Page, chat: Client) -> None:
     assert page.run(seen)
 
 
-def test_a_text_that_grows_is_followed_unless_the_reader_has_scrolled_up(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_a_text_that_grows_is_followed_unless_the_reader_has_scrolled_up(page: Page) -> None:
     page.set(more={"choices": ["- a\n" * 60]})
     page.ask("hello")
     scroll = """const e = document.getElementById("scroller"), tall = document.createElement("div");
@@ -561,10 +501,8 @@ def test_a_text_that_grows_is_followed_unless_the_reader_has_scrolled_up(page: P
 
 
 @pytest.mark.slow
-def test_slow_drawings_take_a_bounded_share_of_the_time(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
-    page.set(more={"choices": ["one"]})
-    page.ask("hello")
+def test_slow_drawings_take_a_bounded_share_of_the_time(page: Page) -> None:
+    page.ask("hello", "one")
     script = """const message = { id: "a", role: "assistant", content: "", parent: null, chosen: null };
         const open = { chosen: "a", messages: [message] };
         const thread = new m.Thread({});
@@ -611,12 +549,11 @@ def test_the_progress_of_a_long_prompt(page: Page, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_probabilities_of_a_token(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
     page.set(seed="3", max_tokens="6")
     page.ask("hello")
     body = {"messages": [{"role": "user", "content": "hello"}], "seed": 3, "max_tokens": 6}
     body |= {"logprobs": True, "top_logprobs": 5}
-    known = chat.ask("/v1/chat/completions", body).json["choices"][0]["logprobs"]["content"]
+    known = chat.ask("/v1/chat/completions", body).choice["logprobs"]["content"]
     page.press("Probabilities of the tokens")
     tokens = page.all(".token")
     assert len(tokens) == 6
@@ -647,17 +584,14 @@ DANGEROUS = """<script>window.pwned = 1</script><img src=x onerror="window.pwned
 ```"""
 
 
-def test_long_code_has_no_colours(page: Page, chat: Client) -> None:
-    if not page.driver.current_url.startswith(chat.server.url):
-        page.ready(chat.server.url)
+def test_long_code_has_no_colours(there: Page) -> None:
     script = """const shown = m.codeView("python", "if True:\\n".repeat(args[0]));
         return [shown.querySelectorAll("code span").length, shown.textContent.includes("if True")]"""
-    few, many = (page.call("./markdown_view.js", script, n) for n in (5, 12_000))
+    few, many = (there.call("./markdown_view.js", script, n) for n in (5, 12_000))
     assert few[0] >= 10 and many[0] == 0 and few[1] and many[1]
 
 
-def test_text_of_a_model_is_text(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_text_of_a_model_is_text(page: Page) -> None:
     page.set(more={"choices": [DANGEROUS]}, system="<img src=x onerror='window.pwned = 7'>")
     shown = page.ask("<img src=x onerror='window.pwned = 8'>")
     for part in (
@@ -701,14 +635,11 @@ def test_text_of_a_model_is_text(page: Page, chat: Client) -> None:
         ("", ""),
     ],
 )
-def test_markdown(page: Page, chat: Client, source: str, markup: str) -> None:
-    if not page.driver.current_url.startswith(chat.server.url):
-        page.ready(chat.server.url)
-    assert drawn(page, [source]) == markup
+def test_markdown(there: Page, source: str, markup: str) -> None:
+    assert drawn(there, [source]) == markup
 
 
-def test_markdown_of_other_kinds(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_markdown_of_other_kinds(page: Page) -> None:
     table = drawn(page, ["| a | b\\|c |\n|---|--:|\n| `x\\|y` | 2 |\n| 3 |"])
     assert "<thead><tr><th>a</th><th>b|c</th></tr></thead>" in table
     assert "<tr><td><code>x|y</code></td><td>2</td></tr><tr><td>3</td><td></td></tr>" in table
@@ -722,8 +653,7 @@ def test_markdown_of_other_kinds(page: Page, chat: Client) -> None:
     assert 'href="mailto:a@b.org"' in links
 
 
-def test_markdown_that_grows_is_the_markdown_of_the_whole(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_markdown_that_grows_is_the_markdown_of_the_whole(page: Page) -> None:
     text = DANGEROUS + "\n\n# A\n\n- a\n  - b\n\n| a | b |\n|--|--|\n| 1 | 2 |\n\n> q **x**\n\n1. z"
     parts = [text[:i] for i in range(0, len(text), 7)]
     assert drawn(page, [*parts, text]) == drawn(page, [text])
@@ -758,22 +688,18 @@ INLINE, DOLLARS, DISPLAYED = FORMULA.values()
         (r"$\def\a{b}\a$", r"<p><code>$\def\a{b}\a$</code></p>"),
     ],
 )
-def test_formulas(page: Page, chat: Client, source: str, markup: str) -> None:
-    if not page.driver.current_url.startswith(chat.server.url):
-        page.ready(chat.server.url)
-    assert drawn(page, [source]) == markup
+def test_formulas(there: Page, source: str, markup: str) -> None:
+    assert drawn(there, [source]) == markup
 
 
-def test_formulas_and_diagrams_in_code_are_code(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_formulas_and_diagrams_in_code_are_code(page: Page) -> None:
     for language in ("mermaid", "latex"):
         found = drawn(page, [f"```{language}\n$$x$$ \\(y\\)\n\\[\n```"])
         assert "<code>$$x$$ \\(y\\)\n\\[</code>" in found and f"<span>{language}</span>" in found
 
 
-def test_a_formula_that_grows_is_plain_until_it_is_complete(page: Page, chat: Client) -> None:
+def test_a_formula_that_grows_is_plain_until_it_is_complete(page: Page) -> None:
     """Neither Markdown, nor a fault, nor a part of a formula is seen on the way."""
-    page.ready(chat.server.url)
     script = """const element = document.createElement("div");
         return Array.from(args[0], (_, i) => {
             m.drawMarkdown(element, args[0].slice(0, i + 1), true);
@@ -809,9 +735,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_no_text_makes_deep_trees_or_takes_long(page: Page, chat: Client, name: str) -> None:
-    if not page.driver.current_url.startswith(chat.server.url):
-        page.ready(chat.server.url)
+def test_no_text_makes_deep_trees_or_takes_long(there: Page, name: str) -> None:
     script = """const element = document.createElement("div"), began = performance.now();
         m.drawMarkdown(element, args[0]);
         const seconds = (performance.now() - began) / 1000;
@@ -827,7 +751,7 @@ def test_no_text_makes_deep_trees_or_takes_long(page: Page, chat: Client, name: 
         element.remove();
         return [seconds, deepest, width]"""
     assert len(BOMBS[name]) <= 100_001  # more is not drawn
-    seconds, deepest, width = page.call("./markdown_view.js", script, BOMBS[name])
+    seconds, deepest, width = there.call("./markdown_view.js", script, BOMBS[name])
     assert seconds < 15 and deepest < 150 and width < 20_000
 
 
@@ -838,9 +762,8 @@ HARD = [
 
 
 @pytest.mark.slow
-def test_markdown_takes_time_in_proportion(page: Page, chat: Client) -> None:
+def test_markdown_takes_time_in_proportion(page: Page) -> None:
     """Texts that make backtracking parsers hang."""
-    page.ready(chat.server.url)
     for piece in HARD:
         assert drawn(page, [piece * (20000 // len(piece))]) is not None
     assert drawn(page, ["- a" + "\n" * 20000 + "  b"]) == "<ul><li><p>a</p><p>b</p></li></ul>"
@@ -859,8 +782,7 @@ def drawn(page: Page, sources: list[str]) -> str:
     return found
 
 
-def test_the_keyboard_is_enough(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_the_keyboard_is_enough(page: Page) -> None:
     page.set(more={"choices": ["one"]})
     page.until(lambda: page.run("return document.activeElement.id") == "prompt")
     page.keys(*"hi", "Shift+Enter", *"you", "Enter")
@@ -889,10 +811,8 @@ def test_the_keyboard_is_enough(page: Page, chat: Client) -> None:
 
 
 @pytest.mark.slow
-def test_every_control_is_reached_and_has_a_name(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
-    page.set(more={"choices": ["one"]})
-    page.ask("hi")
+def test_every_control_is_reached_and_has_a_name(page: Page) -> None:
+    page.ask("hi", "one")
     page.press("Another answer")
     page.until(lambda: page.texts(".branch-count") == ["2/2"] and not page.is_writing)
     page.press("Settings")
@@ -927,14 +847,8 @@ def test_a_phone(page: Page, chat: Client) -> None:
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
         page.ready(chat.server.url)
-        wide = (
-            "| a | b | c |\n|--|--|--|\n| "
-            + " | ".join(["x" * 30] * 3)
-            + " |\n\n```\n"
-            + "y" * 200
-            + "\n```\n\n"
-            + "z" * 200
-        )
+        row = " | ".join(["x" * 30] * 3)
+        wide = f"| a | b | c |\n|--|--|--|\n| {row} |\n\n```\n{'y' * 200}\n```\n\n{'z' * 200}"
         page.set(more={"choices": [wide]}, temperature="0.5")
         assert not page.all("#sidebar") and not page.all("#settings")
         page.send("hello " * 20)
@@ -1007,22 +921,12 @@ def test_dark_and_light(page: Page, chat: Client) -> None:
 
 def test_a_server_that_dies(page: Page, folder: Path) -> None:
     model = write_tiny_model(folder / "dies.gguf", ends=False, context_length=30_000)
-    process = subprocess.Popen(
-        command("serve", str(model), "--port", "0"),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
-    try:
+    with started(command("serve", str(model), "--port", "0"), text=True) as process:
         assert process.stderr is not None
         url = process.stderr.readline().split(" ready at ")[1].split()[0]
         page.ready(url)
         page.send("go on")
         page.until(lambda: page.answers and len(page.answers[0]) > 50)
-    finally:
-        process.kill()
-        process.communicate(timeout=60)
     fault = page.one(".fault-box")
     text = page.ended()
     assert len(text) > 50 and "The text so far is kept." in fault.text
@@ -1034,8 +938,7 @@ def test_a_server_that_dies(page: Page, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_refuses(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_a_server_that_refuses(page: Page) -> None:
     page.set(more={"temprature": 1})
     page.send("hello")
     assert "temprature: is no option" in page.one(".fault-box").text
@@ -1046,8 +949,7 @@ def test_a_server_that_refuses(page: Page, chat: Client) -> None:
 
 
 def test_a_key(page: Page, chat: Client) -> None:
-    engine = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
-    with serving(engine, api_keys=("right",)) as client:
+    with serving(demo.DRAFT, api_keys=("right",)) as client:
         page.open(client.server.url)
         page.one("dialog #key").send_keys("wrong", "\ue007")
         page.until(lambda: "does not know" in "".join(page.texts("dialog p")))
@@ -1095,8 +997,7 @@ def test_the_models_of_a_server(page: Page, folder: Path) -> None:
         page.until(lambda: "llama · context 4,096" in page.texts("#model-facts")[0])
         page.press("New conversation")
         assert page.one("#prompt").get_attribute("placeholder") == "Write a message"
-        page.set(more={"choices": ["hello"]})
-        page.ask("hi")
+        page.ask("hi", "hello")
         assert page.texts(".message.assistant .who") == ["tiny"]
         page.reload()
         assert page.one("#model-select").get_property("value") == "tiny"
@@ -1125,7 +1026,7 @@ def test_a_model_without_a_chat_template(page: Page, plain: Client) -> None:
 
 
 def test_the_shipped_model_tells_stories(page: Page) -> None:
-    with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as client:
+    with serving(demo.STORY) as client:
         page.ready(client.server.url)
         assert "This model tells stories" in page.one(".welcome").text
         page.set(max_tokens="12", temperature="0")
@@ -1138,9 +1039,7 @@ def test_the_shipped_model_tells_stories(page: Page) -> None:
 
 @pytest.mark.slow
 def test_two_tabs_have_the_same_conversations(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
-    page.set(more={"choices": ["one"]})
-    page.ask("hello")
+    page.ask("hello", "one")
     first = page.driver.current_window_handle
     page.driver.switch_to.new_window("tab")
     try:
@@ -1148,8 +1047,7 @@ def test_two_tabs_have_the_same_conversations(page: Page, chat: Client) -> None:
         page.one(".status.ready")
         page.press("hello", "#conversations")
         page.until(lambda: page.answers == ["one"])
-        page.set(more={"choices": ["two"]})
-        page.ask("again")
+        page.ask("again", "two")
     finally:
         page.driver.close()
         page.driver.switch_to.window(first)
@@ -1158,8 +1056,7 @@ def test_two_tabs_have_the_same_conversations(page: Page, chat: Client) -> None:
     assert page.answers == ["one", "two", "two"]
 
 
-def test_two_tabs_lose_nothing_of_one_conversation(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_two_tabs_lose_nothing_of_one_conversation(page: Page) -> None:
     script = """const { add, newConversation } = await import(new URL("./tree.js", main));
         const { usual } = await import(new URL("./settings.js", main));
         const [one, other] = [await m.openStore(), await m.openStore()];
@@ -1186,7 +1083,7 @@ def test_two_tabs_lose_nothing_of_one_conversation(page: Page, chat: Client) -> 
 def long(folder: Path, browser: Page) -> Iterator[Client]:
     """As `chat`, with a text that does not end before a loaded machine's browser has looked at it."""
     model = write_tiny_model(folder / "long.gguf", ends=False, context_length=200_000)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), "tiny") as client:
+    with serving(model, "tiny") as client:
         yield client
 
 
@@ -1226,7 +1123,6 @@ def test_a_text_that_another_tab_writes(page: Page, long: Client) -> None:
 
 @pytest.mark.slow
 def test_files_of_conversations(page: Page, chat: Client, folder: Path) -> None:
-    page.ready(chat.server.url)
     page.set(more={"choices": ["one **two**"]}, system="Be brief.")
     page.ask("hello")
     page.press("Export this conversation")
@@ -1247,24 +1143,18 @@ def test_files_of_conversations(page: Page, chat: Client, folder: Path) -> None:
     page.until(lambda: page.texts("#conversations .open") == ["hello", "hello"])
     data = json.loads(exported.read_text(encoding="utf-8"))
     for change, message in (
-        (lambda d: d.update(format="x"), "file: expected the format"),
-        (lambda d: d["conversations"][0].update(version=2), "conversations[0].version: expected 1, got 2"),
-        (lambda d: d["conversations"][0]["messages"][1].update(role="x"), "messages[1].role: expected user"),
-        (lambda d: d["conversations"][0]["messages"][0].update(content=5), "messages[0].content: expected"),
-        (lambda d: d["conversations"][0]["messages"][0].update(parent="q"), "messages[0].parent: expected"),
-        (lambda d: d["conversations"][0]["settings"].update(system=None), "settings.system: expected"),
-        (
-            lambda d: d["conversations"][0].update(title="x" * 1001),
-            "conversations[0].title: expected a short",
-        ),
-        (
-            lambda d: d["conversations"][0]["messages"][1]["stats"].update(rate="<b>"),
-            "stats: expected numbers",
-        ),
-        (lambda d: d["conversations"][0]["messages"][1].update(tokens=[1]), "tokens: expected tokens"),
+        (lambda d, c: d.update(format="x"), "file: expected the format"),
+        (lambda d, c: c.update(version=2), "conversations[0].version: expected 1, got 2"),
+        (lambda d, c: c["messages"][1].update(role="x"), "messages[1].role: expected user"),
+        (lambda d, c: c["messages"][0].update(content=5), "messages[0].content: expected"),
+        (lambda d, c: c["messages"][0].update(parent="q"), "messages[0].parent: expected"),
+        (lambda d, c: c["settings"].update(system=None), "settings.system: expected"),
+        (lambda d, c: c.update(title="x" * 1001), "conversations[0].title: expected a short"),
+        (lambda d, c: c["messages"][1]["stats"].update(rate="<b>"), "stats: expected numbers"),
+        (lambda d, c: c["messages"][1].update(tokens=[1]), "tokens: expected tokens"),
     ):
         wrong: dict[str, Any] = json.loads(json.dumps(data))
-        change(wrong)
+        change(wrong, wrong["conversations"][0])
         path = folder / "wrong.json"
         path.write_text(json.dumps(wrong), encoding="utf-8")
         load.send_keys(str(path))
@@ -1273,29 +1163,23 @@ def test_files_of_conversations(page: Page, chat: Client, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_conversation_made_by_hand_harms_nobody(page: Page, chat: Client, folder: Path) -> None:
+def test_a_conversation_made_by_hand_harms_nobody(page: Page, folder: Path) -> None:
     """Markup in each field, texts of 10 MB, and lists within lists."""
-    page.ready(chat.server.url)
     markup = "<img src=x onerror='window.pwned = 1'><a href='javascript:window.pwned = 2'>a</a>"
     long = f"{markup} [x](javascript:window.pwned=3) " * (10_000_000 // 120)
     made = {"created": 1, "finish": markup, "model": markup, "error": markup, "name": markup}
     call = {"id": "1", "name": markup, "arguments": long}
+    token = {"text": markup, "logprob": 0, "top": [[markup, 0]]}
     messages = [
         {**made, "id": "a", "role": "user", "content": long, "parent": None, "chosen": "b"},
         {**made, "id": "b", "role": "assistant", "content": long, "parent": "a", "chosen": "c"},
         {**made, "id": "c", "role": "tool", "content": ">" * 1_000_000, "parent": "b", "chosen": "d"},
         {**made, "id": "d", "role": "assistant", "content": DANGEROUS, "parent": "c", "chosen": None}
-        | {
-            "reasoning": long,
-            "calls": [call],
-            "tokens": [{"text": markup, "logprob": 0, "top": [[markup, 0]]}],
-        },
+        | {"reasoning": long, "calls": [call], "tokens": [token]},
     ]
     conversation = {"version": 1, "id": "hand", "title": markup, "created": 1, "updated": 1, "chosen": "a"}
-    conversation |= {
-        "messages": messages,
-        "settings": {"system": markup, "stop": markup, "toolChoice": markup},
-    }
+    settings = {"system": markup, "stop": markup, "toolChoice": markup}
+    conversation |= {"messages": messages, "settings": settings}
     file = {"format": "oxillama-conversations", "version": 1, "conversations": [conversation]}
     path = folder / "hostile.json"
     path.write_text(json.dumps(file), encoding="utf-8")
@@ -1311,8 +1195,7 @@ def test_a_conversation_made_by_hand_harms_nobody(page: Page, chat: Client, fold
     assert page.ask("hello") == "fine"
 
 
-def test_an_answer_of_its_events(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_an_answer_of_its_events(page: Page) -> None:
     events = [
         {"choices": [{"delta": {"role": "assistant", "content": None}}]},
         {"choices": [{"delta": {"reasoning_content": "so", "reasoning": "so"}}]},
@@ -1343,8 +1226,7 @@ def call_part(index: int, id: str | None, name: str | None, arguments: str) -> d
     return {"index": index, "function": function, **({"id": id} if id else {})}
 
 
-def test_tokens_that_are_parts_of_a_character(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_tokens_that_are_parts_of_a_character(page: Page) -> None:
     tokens = [
         {"text": text, "logprob": 0, "top": []} for text in ("a", r"bytes:\xe2\x82", r"bytes:\xac", "end")
     ]
@@ -1352,8 +1234,7 @@ def test_tokens_that_are_parts_of_a_character(page: Page, chat: Client) -> None:
     assert page.call("./tokens_view.js", script, tokens, 2) == ["a", "", "€"]
 
 
-def test_a_stream_that_breaks_is_no_answer(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_a_stream_that_breaks_is_no_answer(page: Page) -> None:
     script = r"""
         const plain = window.fetch, texts = [];
         const error = "data: {\"error\": {\"message\": \"so\", \"code\": \"x\"}}\n\n";
@@ -1375,8 +1256,7 @@ def test_a_stream_that_breaks_is_no_answer(page: Page, chat: Client) -> None:
     assert failed == [{"a": 1}, "ServerError The server refused: so"]
 
 
-def test_events_are_read_however_they_are_cut(page: Page, chat: Client) -> None:
-    page.ready(chat.server.url)
+def test_events_are_read_however_they_are_cut(page: Page) -> None:
     script = r"""
         const text = ": ping\n\ndata: {\"a\":\"€\"}\r\n\r\ndata:b\ndata: c\n\nevent: x\n\ndata: cut";
         const bytes = new TextEncoder().encode(text);

@@ -14,7 +14,6 @@ import pytest
 from oxillama import InferenceEngine
 from oxillama.apps.server.models import Hosted
 from oxillama.models.media.decode import read_picture
-from tests.apps.server.test_page_in_browser import RECORD
 from tests.support.browser import Page
 from tests.support.media import WIDTH, picture, projector_file
 from tests.support.server import Client, serving
@@ -58,7 +57,7 @@ def sees(folder: Path, browser: Page) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def blind(tmp_path_factory: pytest.TempPathFactory, browser: Page) -> Iterator[Client]:
     path = write_tiny_model(tmp_path_factory.mktemp("blind") / "tiny.gguf", ends=False)
-    with serving(InferenceEngine.from_gguf(path, num_threads=1), "blind") as client:
+    with serving(path, "blind") as client:
         yield client
 
 
@@ -77,11 +76,11 @@ def give(page: Page, how: str, data: bytes, name: str = "cat.png", type: str = "
 def begin(page: Page, client: Client) -> None:
     page.ready(client.server.url)
     page.set(temperature=0, max_tokens=4)
-    page.run(RECORD)
+    page.record()
 
 
 def content(page: Page) -> Any:
-    return page.run("return window.sent.at(-1).messages.at(-1).content")
+    return page.sent[-1]["messages"][-1]["content"]
 
 
 @pytest.mark.slow
@@ -105,12 +104,10 @@ def test_pictures_are_attached_sent_shown_and_kept(page: Page, sees: Client) -> 
     assert shown == [("40", "30")] * 3
     page.reload()
     page.until(lambda: len(page.all(".message.user .medium canvas")) == 3)
-    page.run(RECORD)
+    page.record()
     page.set(temperature=0, max_tokens=4)
     page.ask("and now?")
-    assert (
-        page.run("return window.sent.at(-1).messages[0].content.length") == 4
-    )  # it goes with the conversation
+    assert len(page.sent[-1]["messages"][0]["content"]) == 4  # the picture is deleted with the conversation
 
 
 def test_a_picture_alone_is_a_message(page: Page, sees: Client) -> None:
@@ -173,7 +170,7 @@ def test_what_cannot_be_attached_is_told(page: Page, sees: Client, blind: Client
 
 @pytest.mark.slow
 def test_the_microphone_is_recorded(page: Page, sees: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hosted, "takes", ("image", "audio"))  # that of this server has no encoder
+    monkeypatch.setattr(Hosted, "takes", ("image", "audio"))  # the model of this server has no encoder
     begin(page, sees)
     page.one("#record").click()
     page.until(lambda: page.one("#record").get_attribute("aria-pressed") == "true")

@@ -54,7 +54,7 @@ def test_a_model_is_found_and_downloaded(
         page.until(lambda: page.one("#model-select").get_property("value") == "ann/tiny:Q8_0")
         page.one(".status.ready")
         assert not page.all("dialog")
-    with serving(InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)) as client:
+    with serving(demo.DRAFT) as client:
         page.ready(client.server.url)
         assert not page.all("#find-model")
 

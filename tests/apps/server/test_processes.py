@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from oxillama.apps.server.processes import JobTooLate, NoProcess, Processes
 from oxillama.apps.server.prompts import LONG, bounded
 from oxillama.apps.server.workers import Pools
 from oxillama.text.chat.bridge import TokenizerBridge
-from tests.support.server import Client, serving
+from tests.support.server import Client, serving, working
 from tests.support.spread import leading
 from tests.support.waiting import until
 
@@ -177,20 +178,10 @@ def test_a_body_is_read_as_a_thread_reads_it(processes: Processes) -> None:
                 answers = []
                 for run in (processes.run, lambda job, *how: job(*how)):
                     try:
-                        answers.append(run(checked, CheckedAs(kind), data + b" " * LARGE))
+                        answers.append(run(checked, partial(checked_body, kind), data + b" " * LARGE))
                     except ApiError as error:
                         answers.append(error.body())
                 assert answers[0] == answers[1]
-
-
-class CheckedAs:
-    """`checked_body` of a class."""
-
-    def __init__(self, kind: Any) -> None:
-        self.kind = kind
-
-    def __call__(self, value: Any) -> Any:
-        return checked_body(self.kind, value)
 
 
 def test_tokenizers_are_sent_once_and_forgotten(processes: Processes) -> None:
@@ -229,10 +220,15 @@ def test_a_job_whose_process_is_killed_is_an_error_and_the_next_one_runs(
     assert processes.run(len, "abc") == 3
 
 
-def test_a_job_that_hangs_is_ended_and_the_next_one_runs(processes: Processes) -> None:
+def test_a_job_that_hangs_is_ended_and_the_next_one_runs(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     processes.run(len, "abc")
     with pytest.raises(JobTooLate):
         processes.run(time.sleep, 600, seconds=0.2)
+    monkeypatch.setattr(module, "JOB_SECONDS", 0.5)
+    with pytest.raises(ApiError, match="the process that worked for the request has ended"):
+        processes.run(time.sleep, 600)
     assert processes.run(len, "abc", seconds=60) == 3
 
 
@@ -327,10 +323,8 @@ def test_processes_end_with_their_server(how: str) -> None:
 
 # --- in a server --------------------------------------------------------------------------------------
 
-BIG = {
-    "type": "object",
-    "properties": {f"p{i}": {"enum": [f"v{j}{i}" for j in range(8)]} for i in range(1500)},
-}
+PROPERTIES = {f"p{i}": {"enum": [f"v{j}{i}" for j in range(8)]} for i in range(10_000)}
+BIG = {"type": "object", "properties": {f"p{i}": PROPERTIES[f"p{i}"] for i in range(1500)}}
 
 
 @pytest.fixture
@@ -386,26 +380,19 @@ def test_large_work_is_done_in_processes_with_the_same_answers(
     assert [each["id"] for each in there[5][1]] == tokens and there[5][1][1]["piece"] == [0xE2]
     assert {"compiled", "checked", "written_tokens"} == set(ran)
     ran.clear()
-    other = InferenceEngine.from_gguf(demo.DRAFT, num_threads=1)
-    with other, serving(other, job_processes=0) as client:
+    with serving(demo.DRAFT, job_processes=0) as client:
         assert large_work(client) == there
     assert ran == []
 
 
 def test_a_long_text_is_tokenized_in_a_process(engine: InferenceEngine, ran: list[Any]) -> None:
-    text, pools = ("Once upon a time. " * LONG)[:LONG], Pools(1)
-    token = CONTEXT.set(RequestContext(pools=pools))
-    try:
+    text = ("Once upon a time. " * LONG)[:LONG]
+    with working(1):
         for each, jobs in ((text, ["packed_tokens"]), (text[1:], [])):
             ran.clear()
-            tokenizer = bounded(engine, fits=False)
-            assert tokenizer.encode(each, add_special=False) == engine.tokenizer.encode(
-                each, add_special=False
-            )
+            tokens = bounded(engine, fits=False).encode(each, add_special=False)
+            assert tokens == engine.tokenizer.encode(each, add_special=False)
             assert ran == jobs
-    finally:
-        CONTEXT.reset(token)
-        pools.close()
 
 
 def test_small_work_needs_no_process(engine: InferenceEngine, ran: list[Any]) -> None:
@@ -436,13 +423,13 @@ def test_threads_do_the_work_where_no_process_can_be_started(
 def test_a_grammar_that_hangs_in_a_process_is_an_error_of_its_request(
     engine: InferenceEngine, monkeypatch: pytest.MonkeyPatch, ran: list[Any]
 ) -> None:
-    properties = {f"p{i}": {"enum": [f"v{j}{i}" for j in range(8)]} for i in range(10_000)}
-    body = {"prompt": "a", "max_tokens": 1, "json_schema": {"type": "object", "properties": properties}}
+    body = {"prompt": "a", "max_tokens": 1, "json_schema": {"type": "object", "properties": PROPERTIES}}
     with serving(engine, compile_seconds=0.05) as client:
         found = client.ask("/v1/completions", body)
-        assert (found.status, found.error["code"]) == (400, "invalid_grammar")
+        assert found.refusal("code") == (400, "invalid_grammar")
         assert found.error["message"].startswith("grammar: is not compiled after 0.05 s")
-        assert client.ask("/v1/completions", {"prompt": "a", "max_tokens": 1}).status == 200
+        plain = {"prompt": "a", "max_tokens": 1, "regex": "[a-z]+"}
+        assert client.ask("/v1/completions", plain).status == 200
     assert "compiled" not in ran
 
 

@@ -33,18 +33,28 @@ def body_of(path: str, text: str, **more: Any) -> dict[str, Any]:
     return {**prompt, "stream": True, "max_tokens": 3, "seed": 1, "return_progress": True, **more}
 
 
+def part_of(event: Any) -> dict[str, Any]:
+    """The first choice of an event of OpenAI's, or an event of llama-server's."""
+    found: dict[str, Any] = (event.get("choices") or [event])[0]
+    return found
+
+
+def text_of(event: Any) -> str:
+    part = part_of(event)
+    return part.get("content") or part.get("text") or part.get("delta", {}).get("content") or ""
+
+
 def progress(events: list[Any], index: int = 0) -> list[dict[str, Any]]:
     """The progress of one text; none may come behind the first piece of it."""
     found, has_begun = [], False
     for event in events:
-        if event == "[DONE]" or (event.get("choices") or [event])[0].get("index", 0) != index:
+        if event == "[DONE]" or part_of(event).get("index", 0) != index:
             continue
         if "prompt_progress" in event:
             assert not has_begun
             found.append(event["prompt_progress"])
         else:
-            part = (event.get("choices") or [event])[0]
-            has_begun |= bool(part.get("content") or part.get("text") or part.get("delta", {}).get("content"))
+            has_begun |= bool(text_of(event))
     return found
 
 
@@ -75,14 +85,8 @@ def test_a_prompt_grows_from_what_was_cached_to_its_end(client: Client, path: st
 def test_the_text_is_the_same_and_only_who_asks_is_told(client: Client, path: str) -> None:
     told, quiet = (client.ask(path, body_of(path, WORDS, return_progress=r)).events for r in (True, False))
     assert progress(quiet) == [] and progress(told)
-
-    def texts(events: list[Any]) -> str:
-        parts = [(event.get("choices") or [event])[0] for event in events if event != "[DONE]"]
-        return "".join(
-            p.get("content") or p.get("text") or p.get("delta", {}).get("content") or "" for p in parts
-        )
-
-    assert texts(told) == texts(quiet) != ""
+    whole = ["".join(text_of(event) for event in events if event != "[DONE]") for events in (told, quiet)]
+    assert whole[0] == whole[1] != ""
 
 
 def test_each_text_has_its_own(client: Client) -> None:
@@ -106,7 +110,7 @@ def test_a_client_that_goes_away_meanwhile_ends_it(client: Client) -> None:
 
 def test_an_error_while_the_prompt_is_read_is_an_answer(client: Client) -> None:
     answer = client.ask(CHAT, body_of(CHAT, WORDS * 20_000))
-    assert (answer.status, answer.error["type"]) == (400, "exceed_context_size_error")
+    assert answer.refusal("type") == (400, "exceed_context_size_error")
 
 
 def test_the_first_delta_may_come_long_after_the_prompt() -> None:

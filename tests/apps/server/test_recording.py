@@ -18,9 +18,9 @@ from oxillama.base.config.server import ServerConfig
 from oxillama.sessions.records.folder import RecordFolder
 from oxillama.sessions.records.record import Record, read_record, records_in
 from oxillama.sessions.records.redaction import digest
-from tests.support.server import Client, serving
+from tests.support.server import serving
 from tests.support.tiny_file import write_tiny_model
-from tests.support.tool_models import AS_IT_IS, tool_model
+from tests.support.tool_models import NO_THOUGHTS, ROOM, tool_model
 from tests.support.waiting import until
 
 CHAT = {"messages": [{"role": "user", "content": "Once"}]}
@@ -48,10 +48,13 @@ def recorded(folder: Path, n: int) -> list[Record]:
     return [read_record(path) for path in records_in(folder)]
 
 
-def ask(client: Client, path: str, body: dict[str, Any], **how: Any) -> str:
-    answer = client.ask(path, body, **how)
-    assert answer.status == 200, answer.text
-    return answer.text
+def verified(engine: InferenceEngine, text: Any) -> Any:
+    """What the engine finds of the receipt of a text in a record: that its text has been made."""
+    assert text.receipt is not None
+    found = engine.verify(text.receipt)
+    assert found.verified, found.message
+    assert digest(found.text) == text.hash
+    return found
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -62,7 +65,9 @@ def test_every_interface(engine: InferenceEngine, tmp_path: Path, stream: bool) 
         for body in bodies[3:5]:
             del body["seed"]
         bodies[5] = {**ASKED[5][1], "stream": stream}
-        answers = [ask(client, path, body, headers=headers) for (path, _), body in zip(ASKED, bodies)]
+        answers = [
+            client.ask(path, body, headers=headers, status=200).text for (path, _), body in zip(ASKED, bodies)
+        ]
         records = recorded(tmp_path, len(ASKED))
         for (path, _), body, answer, record in zip(ASKED, bodies, answers, records):
             assert (record.head.path, record.head.status, record.head.model) == (path, 200, "story")
@@ -72,10 +77,8 @@ def test_every_interface(engine: InferenceEngine, tmp_path: Path, stream: bool) 
             assert '"receipt": "' not in answer and '"receipt":"' not in answer
             assert len(record.texts) == body.get("n", 1) == record.head.n_texts
             for text in record.texts:
-                assert text.receipt is not None and text.receipt_hash == digest(text.receipt)
-                found = engine.verify(text.receipt)
-                assert found.verified, found.message
-                assert digest(found.text) == text.hash
+                found = verified(engine, text)
+                assert text.receipt_hash == digest(text.receipt or "")
                 assert (text.n_tokens, text.n_bytes) == (found.n_tokens, len(found.text.encode()))
     assert all(b"t0p-secret" not in file.read_bytes() for file in tmp_path.iterdir())
     assert len(list(tmp_path.iterdir())) == len(ASKED)
@@ -84,8 +87,8 @@ def test_every_interface(engine: InferenceEngine, tmp_path: Path, stream: bool) 
 def test_a_receipt_that_was_asked_for_is_in_the_answer(engine: InferenceEngine, tmp_path: Path) -> None:
     plain = {"prompt": "Once", "max_tokens": 6, "seed": 5}
     with serving(engine, record=tmp_path) as client:
-        with_one = client.ask("/v1/completions", {**plain, "receipt": True}).json["choices"][0]
-        without = client.ask("/v1/completions", plain).json["choices"][0]
+        with_one = client.ask("/v1/completions", {**plain, "receipt": True}).choice
+        without = client.ask("/v1/completions", plain).choice
         kept = [Receipt.from_json(record.texts[0].receipt or "") for record in recorded(tmp_path, 2)]
     assert kept == [Receipt.from_json(with_one.pop("receipt"))] * 2
     assert with_one == without
@@ -109,7 +112,7 @@ def test_texts_that_can_have_no_receipt_are_recorded_without(engine: InferenceEn
 def test_hashes_hold_no_word(engine: InferenceEngine, tmp_path: Path) -> None:
     body = {"prompt": "Zebra", "max_tokens": 6, "stop": ["walrus"], "seed": 1, "receipt": True}
     with serving(engine, record=tmp_path, record_texts="hashes") as client:
-        answer = ask(client, "/v1/completions", body)
+        answer = client.ask("/v1/completions", body, status=200).text
         (record,) = recorded(tmp_path, 1)
     made = json.loads(answer)["choices"][0]
     (path,) = records_in(tmp_path)
@@ -122,30 +125,17 @@ def test_hashes_hold_no_word(engine: InferenceEngine, tmp_path: Path) -> None:
 
 
 def test_calls_of_tools_and_reasoning_are_part_of_the_text(tmp_path: Path) -> None:
-    thought, rest = AS_IT_IS.index("{% if m.reasoning"), AS_IT_IS.index("{{ m.content }}")
-    template = AS_IT_IS[:thought] + AS_IT_IS[rest:]  # without reasoning, which a random model would not end
-    engine = InferenceEngine(tool_model(tmp_path / "tools.gguf", template))
-    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "tools": [TOOL]}
+    engine = InferenceEngine(tool_model(tmp_path / "tools.gguf", NO_THOUGHTS))
+    tools = [{"type": "function", "function": ROOM}]
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "hello"}], "tools": tools}
     body |= {"tool_choice": "required", "max_tokens": 300, "seed": 1, "parallel_tool_calls": False}
     with engine, serving(engine, record=tmp_path / "records") as client:
-        choice = client.ask("/v1/chat/completions", body).json["choices"][0]
+        choice = client.ask("/v1/chat/completions", body).choice
         (record,) = recorded(tmp_path / "records", 1)
         (text,) = record.texts
-        assert text.receipt is not None
-        found = engine.verify(text.receipt)
+        found = verified(engine, text)
     assert choice["finish_reason"] == text.finish_reason == "tool_calls"
-    assert found.verified, found.message
-    assert digest(found.text) == text.hash
     assert choice["message"]["tool_calls"][0]["function"]["name"] in found.text
-
-
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "look",
-        "parameters": {"type": "object", "properties": {"far": {"type": "boolean"}}, "required": ["far"]},
-    },
-}
 
 
 @pytest.fixture
@@ -166,18 +156,14 @@ def test_a_text_that_its_client_leaves_is_recorded_so_far(endless: Path, tmp_pat
         connection.close()
         (record,) = recorded(tmp_path / "records", 1)
         (text,) = record.texts
-        assert text.finish_reason == "cancelled" and text.receipt is not None
-        assert text.n_tokens > 0
-        found = engine.verify(text.receipt)
-    assert found.verified, found.message
-    assert digest(found.text) == text.hash
+        assert text.finish_reason == "cancelled" and text.n_tokens > 0
+        verified(engine, text)
 
 
 def test_texts_that_the_end_cuts_go_on_from_snapshots(endless: Path, tmp_path: Path) -> None:
     folder = tmp_path / "records"
     options = {"record": folder, "record_snapshots": "stopped", "shutdown_seconds": 0.01}
-    engine = InferenceEngine.from_gguf(endless, num_threads=1)
-    with engine, serving(engine, **options) as client:
+    with serving(endless, **options) as client:
         connection, response = client.open("/v1/completions", BEGUN)
         assert response.read(200)
         client.server.stop()
@@ -220,7 +206,8 @@ def test_the_bytes_of_a_record_are_those_that_its_texts_hold(
     monkeypatch.setattr(RecordFolder, "add", lambda self, make, n: (counted.append(n), add(self, make, n)))
     with serving(engine, record=tmp_path) as client:
         for n in (1, 8):
-            ask(client, "/v1/completions", {"prompt": "a b " * 200, "n": n, "max_tokens": 1, "stream": n > 1})
+            body = {"prompt": "a b " * 200, "n": n, "max_tokens": 1, "stream": n > 1}
+            client.ask("/v1/completions", body, status=200)
         recorded(tmp_path, 2)
     n_tokens = len(engine.tokenizer.encode("a b " * 200))
     assert counted[1] - counted[0] > 7 * n_tokens * sys.getsizeof(1000)
@@ -255,10 +242,10 @@ class Blocker:
         if name == "oxillama.sessions.records":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Blocker())
-from oxillama import InferenceEngine, demo
+from oxillama import demo
 from oxillama.apps.cli import main
 from tests.support.server import serving
-with serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as client:
+with serving(demo.STORY) as client:
     assert client.ask("/completion", {"prompt": "Once", "n_predict": 3}).status == 200
 assert main(["serve", "--port", "0", "--record", sys.argv[1]]) == 2
 """

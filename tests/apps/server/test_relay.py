@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,16 +18,13 @@ from oxillama.apps.server.stream import EventForwarder, TextLine, data_line
 from oxillama.base.events import Event
 from oxillama.engine.wakers import waker_of_loop
 from oxillama.errors import RequestFailed
+from tests.support.raw_http import received, sent
 from tests.support.server import serving
 from tests.support.tiny_file import CHATML, write_tiny_model
 from tests.support.waiting import until
 
+MODEL = demo.STORY
 PROMPT = "Once upon a time"
-
-
-@pytest.fixture(scope="module")
-def engine() -> InferenceEngine:
-    return InferenceEngine.from_gguf(demo.STORY, num_threads=1)
 
 
 def relayed(
@@ -150,11 +146,9 @@ def test_relayed_chunks_are_like_others(tmp_path: Path, path: str) -> None:
     """The texts of several choices are not relayed."""
     ask: dict[str, Any] = {"max_tokens": 20, "temperature": 0, "stream": True, "ignore_eos": True}
     ask["stream_options"] = {"include_usage": True}
-    ask |= (
-        {"prompt": "hello"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
-    )
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template=CHATML)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
+    messages = [{"role": "user", "content": "a"}]
+    ask |= {"prompt": "hello"} if path == "/v1/completions" else {"messages": messages}
+    with serving(write_tiny_model(tmp_path / "model.gguf", chat_template=CHATML)) as client:
         relayed = client.ask(path, ask).events
         others = client.ask(path, {**ask, "n": 2}).events
     varying = ("id", "created", "timings")
@@ -175,14 +169,8 @@ def test_a_client_of_http_1_0_gets_no_chunks(engine: InferenceEngine) -> None:
     body = json.dumps({"prompt": PROMPT, "stream": True, "max_tokens": 20, "temperature": 0}).encode()
     head = "POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\n\r\n"
-    with (
-        serving(InferenceEngine.from_gguf(demo.STORY, num_threads=1)) as client,
-        socket.create_connection(("127.0.0.1", client.port)) as connection,
-    ):
-        connection.sendall(head.encode() + body)
-        answer = b""
-        while data := connection.recv(1 << 16):
-            answer += data
+    with serving(demo.STORY) as client:
+        answer = received(sent(client.port, head.encode() + body))
     _, _, events = answer.partition(b"\r\n\r\n")
     lines = [line for line in events.decode().split("\n\n") if line]
     assert lines.pop() == "data: [DONE]"

@@ -18,37 +18,18 @@ from oxillama.apps.server.responses.from_items import chosen_tools, conversation
 from oxillama.apps.server.responses.namespaces import Functions
 from oxillama.apps.server.responses.store import ResponseStore, Turn
 from oxillama.compat.engine import InferenceEngine
-from tests.apps.server.test_anthropic import THINKING
 from tests.support.fitted import chat_tokens
 from tests.support.server import Client, serving
 from tests.support.tiny_file import CHATML, write_tiny_model
-from tests.support.waiting import until
+from tests.support.tool_models import ROOM as FUNCTION
 
 PATH = "/v1/responses"
 COUNT = "/v1/responses/input_tokens"
 ASK = [{"role": "user", "content": "hello world"}]
 BASE: dict[str, Any] = {"input": "hello world", "max_output_tokens": 9, "seed": 2}
-ROOM: dict[str, Any] = {
-    "type": "function",
-    "name": "room",
-    "description": "Opens a room.",
-    "parameters": {
-        "type": "object",
-        "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}, "s": {"enum": ["ab", "c"]}},
-        "required": ["n"],
-        "additionalProperties": False,
-    },
-}
-CALL = {
-    "input": "hello world",
-    "tools": [ROOM],
-    "tool_choice": "required",
-    "seed": 1,
-    "max_output_tokens": 300,
-}
-
-
-PART = {"output_text": "output_text", "reasoning_text": "reasoning_text"}
+ROOM: dict[str, Any] = {"type": "function", **FUNCTION}
+CALL = {"input": "hello world", "tools": [ROOM], "tool_choice": "required", "seed": 1}
+CALL |= {"max_output_tokens": 300}
 
 
 def joined(events: list[Any]) -> dict[str, Any]:
@@ -95,8 +76,7 @@ def joined(events: list[Any]) -> dict[str, Any]:
 
 def alike(client: Client, body: dict[str, Any]) -> dict[str, Any]:
     """The answer to a body, which is the same whole and streamed."""
-    whole = client.ask(PATH, body)
-    assert whole.status == 200, whole.text
+    whole = client.ask(PATH, body, status=200)
     streamed = joined(client.ask(PATH, {**body, "stream": True}).named_events)
     found: dict[str, Any] = whole.json
     prefixes = {"message": "msg_", "reasoning": "rs_", "function_call": "fc_"}
@@ -150,11 +130,8 @@ def test_what_was_asked_for_is_in_the_answer(client: Client) -> None:
         "instructions", "metadata", "temperature", "top_p", "max_output_tokens", "max_tool_calls", "store",
     ):  # fmt: skip
         assert response[name] == body[name], name
-    assert (response["model"], response["tools"], response["text"]) == (
-        "tiny",
-        [],
-        {"format": {"type": "text"}},
-    )
+    assert (response["model"], response["tools"]) == ("tiny", [])
+    assert response["text"] == {"format": {"type": "text"}}
     assert client.ask("/responses", BASE).json["output"][0]["content"] != response["output"][0]["content"]
 
 
@@ -204,9 +181,8 @@ def test_formats(client: Client) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     schema["additionalProperties"] = False
     form = {"type": "json_schema", "name": "x", "schema": schema, "strict": True}
-    response = alike(
-        client, {**BASE, "max_output_tokens": 60, "text": {"format": form, "verbosity": "medium"}}
-    )
+    wanted = {"text": {"format": form, "verbosity": "medium"}}
+    response = alike(client, {**BASE, "max_output_tokens": 60, **wanted})
     jsonschema.validate(json.loads(text_of(response)), schema)
     assert response["text"] == {"format": form}
     assert text_of(alike(client, {**BASE, "text": {"format": {"type": "json_object"}}})).startswith("{")
@@ -215,33 +191,28 @@ def test_formats(client: Client) -> None:
 # --- conversations ------------------------------------------------------------------------------------
 
 
+def part(text: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": text}
+
+
+def result(id: str, output: Any) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": id, "output": output}
+
+
 def test_items_as_the_template_has_them() -> None:
     function = {"call_id": "x1", "name": "room", "arguments": '{"n": 3}'}
+    thought = {"type": "reasoning_text", "text": "hm"}
+    said = {"type": "output_text", "text": "so", "annotations": [], "logprobs": []}
     items = [
         {"role": "developer", "content": "Be quick."},
-        {
-            "role": "user",
-            "content": [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}],
-        },
-        {
-            "type": "reasoning",
-            "id": "rs_1",
-            "summary": [],
-            "content": [{"type": "reasoning_text", "text": "hm"}],
-            "encrypted_content": None,
-        },
-        {
-            "type": "message",
-            "id": "msg_1",
-            "status": "completed",
-            "role": "assistant",
-            "content": [{"type": "output_text", "text": "so", "annotations": [], "logprobs": []}],
-        },
+        {"role": "user", "content": [part("a"), part("b")]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [thought], "encrypted_content": None},
+        {"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": [said]},
         {"type": "function_call", "id": "fc_1", "status": "completed", **function},
         {"type": "function_call", **function, "call_id": "x2", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": "x1", "output": "open"},
-        {"type": "function_call_output", "call_id": "x2", "output": [{"type": "input_text", "text": "shut"}]},
-        {"type": "function_call_output", "call_id": "other", "output": ""},
+        result("x1", "open"),
+        result("x2", [part("shut")]),
+        result("other", ""),
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "well"}]},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "then"}]},
         {"type": "function_call", **function, "call_id": "x3"},
@@ -253,24 +224,16 @@ def test_items_as_the_template_has_them() -> None:
     def call(id: str, arguments: str) -> dict[str, Any]:
         return {"id": id, "type": "function", "function": {"name": "room", "arguments": arguments}}
 
+    calls = [call("x1", '{"n": 3}'), call("x2", "{}")]
+    later = {"reasoning_content": "well\nthen", "tool_calls": [call("x3", '{"n": 3}')]}
     expected = [
         {"role": "system", "content": "Be brief.\n\nBe quick."},
         {"role": "user", "content": "a\nb"},
-        {
-            "role": "assistant",
-            "content": "so",
-            "reasoning_content": "hm",
-            "tool_calls": [call("x1", '{"n": 3}'), call("x2", "{}")],
-        },
+        {"role": "assistant", "content": "so", "reasoning_content": "hm", "tool_calls": calls},
         {"role": "tool", "tool_call_id": "x1", "content": "open", "name": "room"},
         {"role": "tool", "tool_call_id": "x2", "content": "shut", "name": "room"},
         {"role": "tool", "tool_call_id": "other", "content": ""},
-        {
-            "role": "assistant",
-            "content": "",
-            "reasoning_content": "well\nthen",
-            "tool_calls": [call("x3", '{"n": 3}')],
-        },
+        {"role": "assistant", "content": "", **later},
         {"role": "system", "content": "Stop."},
         {"role": "assistant", "content": "no"},
         {"role": "assistant", "content": "yes"},
@@ -312,8 +275,7 @@ def test_items_that_are_refused(client: Client, item: Any, place: str, text: str
     earlier = client.ask(PATH, BASE).json["id"]
     for path in (PATH, COUNT):
         for more in ({}, {"previous_response_id": earlier}):
-            answer = client.ask(path, {"input": [*ASK, item], **more})
-            assert answer.status == 400
+            answer = client.ask(path, {"input": [*ASK, item], **more}, status=400)
             assert answer.error["message"].startswith(f"input[1]{place}: "), answer.error
             assert text in answer.error["message"] and answer.error["param"] == f"input[1]{place}"
 
@@ -322,21 +284,15 @@ def test_the_number_of_tokens(client: Client) -> None:
     tokenizer = client.hosted.ready().tokenizer
     talk = [{"role": "system", "content": "Be brief."}, *ASK]
     counted = client.ask(COUNT, {"instructions": "Be brief.", "input": "hello world", "model": "tiny"}).json
-    assert counted == {
-        "object": "response.input_tokens",
-        "input_tokens": len(chat_tokens(tokenizer, talk)),
-    }
+    n_tokens = len(chat_tokens(tokenizer, talk))
+    assert counted == {"object": "response.input_tokens", "input_tokens": n_tokens}
     assert client.ask(COUNT, {"input": "zq" * 500}).json["input_tokens"] > 256
     assert client.ask(COUNT, {"input": "a", "max_output_tokens": 5}).error["param"] == "max_output_tokens"
 
 
 def test_a_prompt_that_does_not_fit(client: Client) -> None:
     answer = client.ask(PATH, {"input": "zq" * 500, "stream": True})
-    assert (answer.status, answer.error["type"], answer.error["param"]) == (
-        400,
-        "exceed_context_size_error",
-        "input",
-    )
+    assert answer.refusal("type", "param") == (400, "exceed_context_size_error", "input")
 
 
 # --- kept ---------------------------------------------------------------------------------------------
@@ -364,18 +320,16 @@ def test_responses_are_kept_until_they_are_deleted(client: Client) -> None:
     gone = client.ask(place, method="DELETE")
     assert gone.json == {"id": response["id"], "object": "response", "deleted": True}
     for method in ("GET", "DELETE"):
-        answer = client.ask(place, method=method)
-        assert (answer.status, answer.error["code"]) == (404, "response_not_found")
+        assert client.ask(place, method=method).refusal("code") == (404, "response_not_found")
     answer = client.ask(PATH, {**BASE, "previous_response_id": response["id"]})
-    assert (answer.status, answer.error["code"]) == (400, "previous_response_not_found")
+    assert answer.refusal("code") == (400, "previous_response_not_found")
     assert answer.error["param"] == "previous_response_id"
     unkept = client.ask(PATH, {**BASE, "store": False}).json
     assert client.ask(f"{PATH}/{unkept['id']}").status == 404
 
 
 def test_a_server_that_keeps_none(model: Path) -> None:
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    with serving(engine, stored_response_bytes=0) as client:
+    with serving(model, stored_response_bytes=0) as client:
         response = client.ask(PATH, BASE).json
         assert response["store"] is False
         assert client.ask(f"{PATH}/{response['id']}").status == 404
@@ -434,7 +388,7 @@ def test_a_turn_counts_as_long_as_a_response_continues_it() -> None:
         assert held(store) <= store.n_bytes <= 200_000
     assert store.get("other 3").turn.conversation()[0] == large
     assert store.n_bytes < held(store) + 20_000
-    with pytest.raises(ApiError):  # it made room, with the large turn that it alone continued
+    with pytest.raises(ApiError):  # it was removed with the large turn before it, to make room
         store.get("other 0")
     before = store.get("second 3").turn
     for id in ("first 3", "second 3", "other 3", "other 2", "other 1"):
@@ -502,18 +456,14 @@ def test_reasoning_is_an_item(thinker: Client) -> None:
     assert text_of(alike(thinker, {**BASE, "reasoning": {"effort": "none"}})) == off.text
 
 
-def test_effort_is_a_variable_of_the_template(tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", chat_template="{{ reasoning_effort }}" + CHATML)
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    with serving(engine) as client:
+def test_effort_is_a_variable_of_the_template(reasoner: Client, tmp_path: Path) -> None:
+    template = "{{ reasoning_effort }}" + CHATML
+    with serving(write_tiny_model(tmp_path / "model.gguf", chat_template=template)) as client:
         plain = client.ask(COUNT, {"input": "a"}).json["input_tokens"]
-        assert (
-            client.ask(COUNT, {"input": "a", "reasoning": {"effort": "xhigh"}}).json["input_tokens"] > plain
-        )
-    model = write_tiny_model(tmp_path / "other.gguf", chat_template=THINKING, ends=False)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1)) as client:
-        output = client.ask(PATH, {**BASE, "reasoning": {"effort": "none"}}).json["output"]
-        assert [item["type"] for item in output] == ["message"]  # by a budget of 0
+        high = client.ask(COUNT, {"input": "a", "reasoning": {"effort": "xhigh"}}).json["input_tokens"]
+        assert high > plain
+    output = reasoner.ask(PATH, {**BASE, "reasoning": {"effort": "none"}}).json["output"]
+    assert [item["type"] for item in output] == ["message"]  # reasoning_budget 0
 
 
 # --- tools --------------------------------------------------------------------------------------------
@@ -559,53 +509,35 @@ def test_what_comes_of_a_call_goes_back_to_the_model(caller: Client) -> None:
     body = {**CALL, "parallel_tool_calls": False}
     first = caller.ask(PATH, body).json
     (call,) = first["output"]
-    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "open"}
-    by_id = alike(caller, {**body, "input": [result], "previous_response_id": first["id"]})
-    by_items = alike(caller, {**body, "input": [*ASK, call, result]})
+    opened = result(call["call_id"], "open")
+    by_id = alike(caller, {**body, "input": [opened], "previous_response_id": first["id"]})
+    by_items = alike(caller, {**body, "input": [*ASK, call, opened]})
     check_call(by_id["output"][0])
     assert by_id["output"] == by_items["output"]
 
 
-def test_items_of_kept_responses_by_their_ids(caller: Client) -> None:
-    """As the AI SDK sends items of responses that are stored."""
+def test_calls_as_sdks_send_them_back(caller: Client) -> None:
+    """The AI SDK sends ids of items that are stored, OpenAI's for Node a field that its helper has added."""
     body = {**CALL, "parallel_tool_calls": False}
     (call,) = caller.ask(PATH, body).json["output"]
-    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "open"}
-    whole = alike(caller, {**body, "input": [*ASK, call, result]})
-    for reference in ({"type": "item_reference", "id": call["id"]}, {"id": call["id"]}):
-        assert alike(caller, {**body, "input": [*ASK, reference, result]})["output"] == whole["output"]
-    by_items = {"model": "caller", "input": [*ASK, call, result], "tools": CALL["tools"]}
-    by_id = {**by_items, "input": [*ASK, {"id": call["id"]}, result]}
+    opened = result(call["call_id"], "open")
+    whole = alike(caller, {**body, "input": [*ASK, call, opened]})
+    parsed = [{**call, "parsed_arguments": each} for each in (None, json.loads(call["arguments"]))]
+    for sent in ({"type": "item_reference", "id": call["id"]}, {"id": call["id"]}, *parsed):
+        assert alike(caller, {**body, "input": [*ASK, sent, opened]})["output"] == whole["output"]
+    by_items = {"model": "caller", "input": [*ASK, call, opened], "tools": CALL["tools"]}
+    by_id = {**by_items, "input": [*ASK, {"id": call["id"]}, opened]}
     assert len({caller.ask(f"{PATH}/input_tokens", each).text for each in (by_items, by_id)}) == 1
     (unkept,) = caller.ask(PATH, {**body, "store": False}).json["output"]
     for id in (unkept["id"], "fc_x", 5):
-        answer = caller.ask(PATH, {**body, "input": [*ASK, {"type": "item_reference", "id": id}, result]})
-        assert (answer.status, answer.error["param"], answer.error["code"]) == (
-            400,
-            "input[1].id",
-            "item_not_found",
-        )
-
-
-def test_the_arguments_that_sdks_have_parsed(caller: Client) -> None:
-    """OpenAI's SDK for Node sends the items of a stream back with the field that its helper has added."""
-    body = {**CALL, "parallel_tool_calls": False}
-    (call,) = caller.ask(PATH, body).json["output"]
-    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "open"}
-    whole = alike(caller, {**body, "input": [*ASK, call, result]})
-    for parsed in (None, json.loads(call["arguments"])):
-        sent = {**call, "parsed_arguments": parsed}
-        assert alike(caller, {**body, "input": [*ASK, sent, result]})["output"] == whole["output"]
+        answer = caller.ask(PATH, {**body, "input": [*ASK, {"type": "item_reference", "id": id}, opened]})
+        assert answer.refusal("param", "code") == (400, "input[1].id", "item_not_found")
 
 
 def test_tools_in_the_form_of_chats() -> None:
-    assert Functions(
-        [{"type": "web_search"}, {**ROOM, "strict": True}, {"type": "function", "name": "a"}]
-    ).definitions == [
-        {
-            "type": "function",
-            "function": {name: ROOM[name] for name in ("name", "description", "parameters")},
-        },
+    given = [{"type": "web_search"}, {**ROOM, "strict": True}, {"type": "function", "name": "a"}]
+    assert Functions(given).definitions == [
+        {"type": "function", "function": FUNCTION},
         {"type": "function", "function": {"name": "a", "parameters": {}}},
     ]
     tools = Functions([ROOM, {**ROOM, "name": "door"}])
@@ -652,9 +584,9 @@ def test_functions_of_namespaces(caller: Client) -> None:
     assert shown["name"] == "mcp__house" and [each["name"] for each in shown["tools"]] == ["room"]
     first = caller.ask(PATH, body).json
     assert caller.ask(f"{PATH}/{first['id']}").json["output"] == first["output"]
-    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "open"}
-    by_id = alike(caller, {**body, "input": [result], "previous_response_id": first["id"]})
-    by_items = alike(caller, {**body, "input": [*ASK, first["output"][0], result]})
+    opened = result(call["call_id"], "open")
+    by_id = alike(caller, {**body, "input": [opened], "previous_response_id": first["id"]})
+    by_items = alike(caller, {**body, "input": [*ASK, first["output"][0], opened]})
     assert by_id["output"] == by_items["output"] and by_id["usage"] == by_items["usage"]
 
 
@@ -677,17 +609,11 @@ def test_names_of_functions_in_namespaces() -> None:
 
 
 def test_calls_and_results_of_namespaces_in_messages() -> None:
-    call = {
-        "type": "function_call",
-        "call_id": "1",
-        "name": "room",
-        "arguments": "{}",
-        "namespace": "mcp__house",
-    }
+    call = {"type": "function_call", "call_id": "1", "name": "room", "arguments": "{}"}
+    call["namespace"] = "mcp__house"
     items = [call, {"type": "function_call_output", "call_id": "1", "output": "open"}]
-    items += [
-        {"type": "function_call_output", "call_id": "2", "output": "shut", "name": "room", "namespace": "x"}
-    ]
+    other = {"name": "room", "namespace": "x"}
+    items.append({"type": "function_call_output", "call_id": "2", "output": "shut", **other})
     for tools in ([], [HOUSE]):
         asked, *results = conversation_messages(None, (), items, Functions(tools))
         assert asked["tool_calls"][0]["function"]["name"] == "mcp__house__room"
@@ -698,6 +624,8 @@ def test_calls_and_results_of_namespaces_in_messages() -> None:
 
 
 # --- what is refused ----------------------------------------------------------------------------------
+
+NO_NAMESPACE = {"type": "function_call", "call_id": "1", "name": "a", "arguments": "{}", "namespace": 1}
 
 
 @pytest.mark.parametrize(
@@ -729,14 +657,7 @@ def test_calls_and_results_of_namespaces_in_messages() -> None:
         ({"tools": [{**HOUSE, "tools": [ROOM, ROOM]}]}, "tools[0].tools[1].name"),
         ({"tools": [{**HOUSE, "tools": [{**ROOM, "name": "a b"}]}]}, "tools[0].tools[0]"),
         ({"tools": [{**ROOM, "description": 1}]}, "tools[0].description"),
-        (
-            {
-                "input": [
-                    {"type": "function_call", "call_id": "1", "name": "a", "arguments": "{}", "namespace": 1}
-                ]
-            },
-            "input[0].namespace",
-        ),
+        ({"input": [NO_NAMESPACE]}, "input[0].namespace"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "name": "x"}, "tools": [ROOM]}, "tool_choice"),
@@ -749,8 +670,7 @@ def test_calls_and_results_of_namespaces_in_messages() -> None:
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_is_refused(caller: Client, body: dict[str, Any], param: str, stream: bool) -> None:
-    answer = caller.ask(PATH, {**BASE, "stream": stream, **body})
-    assert answer.status == 400, answer.text
+    answer = caller.ask(PATH, {**BASE, "stream": stream, **body}, status=400)
     assert answer.error["param"] == param and answer.error["message"].startswith(param), answer.error
 
 
@@ -764,34 +684,12 @@ def test_what_an_answer_cannot_repeat(client: Client, value: str, stream: str) -
 
 
 def test_an_error_in_the_middle_of_a_stream(model: Path) -> None:
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    with serving(engine) as client:
-        connection, response = client.open(PATH, {**BASE, "max_output_tokens": 200, "stream": True})
-        while not response.readline().startswith(b"event: response.output_text.delta"):
-            pass
-        for request in list(engine.model.scheduler.running):
-            request.cause = MemoryError("secret")
-            engine.model.thread.cancel(request)
-        rest = response.read().decode()
-        connection.close()
+    with serving(model) as client:
+        body = {**BASE, "max_output_tokens": 200}
+        rest = client.failed_stream(PATH, body, b"event: response.output_text.delta")
         name, data = rest.split("\n\n")[-2].split("\n")
         failed = json.loads(data.removeprefix("data: "))
         assert name == f"event: {failed['type']}" == "event: response.failed"
         error = {"code": "server_error", "message": "the server failed; its log says more"}
         assert (failed["response"]["status"], failed["response"]["error"]) == ("failed", error)
         assert client.ask(f"{PATH}/{failed['response']['id']}").status == 404
-
-
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("path", [PATH, "/v1/messages"])
-def test_a_client_that_goes_away_ends_its_request(tmp_path: Path, path: str, stream: bool) -> None:
-    model = write_tiny_model(tmp_path / "model.gguf", context_length=30_000, ends=False)
-    engine = InferenceEngine.from_gguf(model, num_threads=1)
-    with serving(engine) as client:
-        given = {"messages": ASK} if path == "/v1/messages" else {"input": "hello world"}
-        connection = client.connect()
-        client.send(connection, path, {**given, "stream": stream})
-        until(lambda: engine.metrics.snapshot().generation_tokens > 0)
-        connection.close()
-        until(lambda: engine.metrics.snapshot().finished.get("cancelled") == 1)
-        engine.model.check_integrity()

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from fnmatch import fnmatchcase, translate
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import anthropic.types.beta.message_count_tokens_params as beta_count
@@ -24,7 +22,6 @@ import openai.types.responses.response_create_params as response
 import pytest
 from ollama import _types as ollama_types
 
-from oxillama import InferenceEngine
 from oxillama.apps.server.no_effect import (
     ANTHROPIC,
     DOWNLOADS,
@@ -37,10 +34,12 @@ from oxillama.apps.server.no_effect import (
 )
 from oxillama.apps.server.routes import ROUTES
 from tests.support.sdk_fields import PLAIN, samples
-from tests.support.server import Client, serving
+from tests.support.server import Client
 from tests.support.spread import each
-from tests.support.tiny_file import write_tiny_model
 from tests.support.tool_models import AS_IT_IS
+
+MODEL = {"chat_template": "{{ reasoning_effort }}{{ enable_thinking }}" + AS_IT_IS + "{# <think> </think> #}"}
+"""With a template that has tools, reasoning with a switch, and efforts."""
 
 CHAT = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "x", "parameters": {}}}
@@ -142,20 +141,6 @@ def item_of(path: str, place: str, item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "content": "y"} if "role" in item and is_empty else item
 
 
-@cache
-def server_model(folder: Path) -> Path:
-    """A model whose template has tools, reasoning with a switch, and efforts."""
-    switches = "{{ reasoning_effort }}{{ enable_thinking }}"
-    return write_tiny_model(folder / "m.gguf", chat_template=switches + AS_IT_IS + "{# <think> </think> #}")
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    path = server_model(tmp_path_factory.mktemp("model"))
-    with serving(InferenceEngine.from_gguf(path, num_threads=1), "x") as found:
-        yield found
-
-
 def is_in(place: str, pattern: str) -> bool:
     """Whether a pattern stands for a place, or for something that the place is in."""
     return expression(pattern).match(place) is not None
@@ -163,7 +148,7 @@ def is_in(place: str, pattern: str) -> bool:
 
 @cache
 def expression(pattern: str) -> re.Pattern[str]:
-    """Both patterns of `is_in`."""
+    """A regular expression for both patterns of `is_in`."""
     return re.compile("|".join(map(translate, (pattern, *(f"{pattern}{mark}*" for mark in ".<=")))))
 
 
@@ -176,7 +161,7 @@ def published(path: str) -> dict[str, Any]:
         place = sample.place.lstrip(".")
         if place not in found and not any(fnmatchcase(place, pattern) for pattern in SKIPPED):
             own = {name: value for name, value in base.items() if not place.startswith(name)}
-            found[place] = completed(path, place, {**base, **sample.value, **own, "model": "x"})
+            found[place] = completed(path, place, {**base, **sample.value, **own, "model": "tiny"})
     return found
 
 

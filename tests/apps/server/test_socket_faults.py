@@ -10,13 +10,13 @@ import os
 import shutil
 import socket
 import ssl
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from oxillama import InferenceEngine, demo
+from oxillama import demo
+from tests.support.raw_http import certificate
 from tests.support.server import Client, serving
 from tests.support.socket_faults import FAULTS, SocketCalls, failing_sockets
 from tests.support.spread import few, slow
@@ -43,14 +43,6 @@ REQUESTS = (
     request("/detokenize", {"tokens": [5] * 30_000}),
     request("/health", last=True),
 )
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    cert, key = folder / "cert.pem", folder / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    subprocess.run([*command, "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True)
-    return cert, key
 
 
 @pytest.fixture(scope="module", params=few(ROOMS, ("http",)))
@@ -85,7 +77,7 @@ def room(
             found.close()
             raise
 
-    with serving(InferenceEngine.from_gguf(demo.DRAFT, num_threads=1), **options) as client:
+    with serving(demo.DRAFT, **options) as client:
         yield client, connect
 
 
@@ -194,7 +186,7 @@ def test_a_fault_of_a_socket_is_the_end_of_one_client_at_most(
             lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
             assert len(lines) <= 1, f"{where}: {lines}"
         print(f"| server {request.node.callspec.id} | {errno.errorcode[code]} | {n - 1} | {n_whole} whole |")
-    assert n_tried or operation == "setsockopt"  # of which Unix sockets need none
+    assert n_tried or operation == "setsockopt"  # Unix sockets need no setsockopt
 
 
 def is_or_was_whole(found: bytes) -> bool:

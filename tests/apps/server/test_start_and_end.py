@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,8 @@ from oxillama import ConfigError, demo
 from oxillama.apps.cli.patient_streams import MOST_CHARS, PatientStream
 from oxillama.apps.server.listening import listener, remove_dead
 from oxillama.base.config.server import ServerConfig
-from tests.support.command_line import ENVIRONMENT, command
+from tests.support import command_line
+from tests.support.command_line import command
 from tests.support.spread import few, slow
 from tests.support.waiting import until
 
@@ -60,16 +60,7 @@ def program(path: Path, numbers: list[int], moments: tuple[str, ...], *more: str
     return [sys.executable, "-c", PROGRAM.format(arguments=arguments, numbers=numbers, moments=moments)]
 
 
-@contextmanager
-def started(line: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=ENVIRONMENT, start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=60)
+started = partial(command_line.started, start_new_session=True)
 
 
 def serving_at(path: Path, *more: str) -> list[str]:

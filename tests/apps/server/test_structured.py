@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,12 +13,14 @@ from oxillama.apps.server.chats import rules_text
 from oxillama.apps.server.errors import ApiError
 from oxillama.apps.server.options import options_of
 from oxillama.errors import ConfigError
-from tests.support.server import Client, serving
-from tests.support.tiny_file import CHATML
-from tests.support.tool_models import tool_model
+from tests.support.server import Client
+from tests.support.tool_models import closed
 
+MODEL = {"n_layers": 1}
 SCHEMA = {"type": "object", "properties": {"b": {"type": "null"}}}
 TAG = {"format": {"type": "any_text"}}
+TYPED_TAG = {"type": "structural_tag", **TAG}
+OBJECT = {"response_format": {"type": "json_object"}}
 
 
 @pytest.fixture(scope="module")
@@ -44,11 +45,7 @@ NAMES: list[tuple[dict[str, Any], str, Any]] = [
     ({"structured_outputs": {"structural_tag": TAG}}, "structural_tag", TAG),
     ({"structural_tag": json.dumps(TAG)}, "structural_tag", json.dumps(TAG)),
     ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, "json_schema", SCHEMA),
-    (
-        {"response_format": {"type": "structural_tag", **TAG}},
-        "structural_tag",
-        {"type": "structural_tag", **TAG},
-    ),
+    ({"response_format": TYPED_TAG}, "structural_tag", TYPED_TAG),
     ({"guided_json": SCHEMA, "json_schema": SCHEMA}, "json_schema", SCHEMA),
 ]
 
@@ -78,12 +75,8 @@ def test_names_that_ask_for_nothing(engine: InferenceEngine, body: dict[str, Any
             "structured_outputs",
             "guided_choice",
         ),
-        (
-            {"response_format": {"type": "json_object"}, "grammar": 'root ::= "a"'},
-            "grammar",
-            "response_format",
-        ),
-        ({"response_format": {"type": "json_object"}, "json_schema": {}}, "json_schema", "response_format"),
+        ({**OBJECT, "grammar": 'root ::= "a"'}, "grammar", "response_format"),
+        ({**OBJECT, "json_schema": {}}, "json_schema", "response_format"),
     ],
 )
 def test_conflicts_name_both(engine: InferenceEngine, body: dict[str, Any], first: str, second: str) -> None:
@@ -117,23 +110,11 @@ def test_other_values_are_refused(engine: InferenceEngine, body: dict[str, Any],
     assert message in str(error.value)
 
 
-ORDERED = {
-    "type": "object",
-    "properties": {"a": {"const": 1}, "z": {"const": 2}},
-    "required": ["a", "z"],
-    "additionalProperties": False,
-}
+ORDERED = closed(a={"const": 1}, z={"const": 2})
 NAMED = {"type": "json_schema", "json_schema": {"name": "answer", "schema": ORDERED}}
 FORMAT = {"type": "json_schema", "schema": ORDERED}
 TEXT = {"prompt": "x"}
 TALK = {"messages": [{"role": "user", "content": "x"}]}
-
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    model = tool_model(tmp_path_factory.mktemp("models") / "model.gguf", CHATML)
-    with serving(InferenceEngine.from_gguf(model, num_threads=1), "model") as found:
-        yield found
 
 
 @pytest.mark.parametrize("any_order", [False, True])
@@ -157,7 +138,6 @@ def test_properties_in_any_order(client: Client, path: str, body: dict[str, Any]
         body = {**body, "stream": False, "options": asked}
     else:
         body = {**body, **asked, **({"max_tokens": 50} if path == "/v1/messages" else {})}
-    answer = client.ask(path, body)
-    assert answer.status == 200, answer.json
+    answer = client.ask(path, body, status=200)
     found = re.findall(r'\\"([az])\\":', json.dumps(answer.json))
     assert found == sorted("az", reverse=any_order)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -19,30 +17,24 @@ from typing import Any
 import pytest
 
 from oxillama import ConfigError, InferenceEngine, demo
-from oxillama.apps.server import processes, protocol
+from oxillama.apps.server import protocol
 from oxillama.apps.server.connections import Connection
-from oxillama.apps.server.errors import ApiError
 from oxillama.apps.server.gate import word
 from oxillama.apps.server.openai import served_tools
 from oxillama.apps.server.openai.served_tools import ServedTools
-from oxillama.apps.server.processes import JobTooLate, Processes
 from oxillama.apps.server.proxies import Proxies
 from oxillama.base.config.server import ServerConfig
 from oxillama.base.events import TextPart
 from tests.support.fault_proxy import FAULTS, fault_proxy
+from tests.support.raw_http import certificate, needs_openssl, received, sent, statuses
 from tests.support.server import Client, serving
 from tests.support.spread import few, slow
 from tests.support.waiting import until
 
+MODEL = demo.DRAFT
 HEAD = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
-
-
-@pytest.fixture(scope="module")
-def engine() -> Iterator[InferenceEngine]:
-    with InferenceEngine.from_gguf(demo.DRAFT, num_threads=1) as engine:
-        yield engine
 
 
 @pytest.fixture(scope="module")
@@ -52,22 +44,15 @@ def plain(engine: InferenceEngine) -> Iterator[Client]:
 
 
 def answer(port: int, data: bytes) -> bytes:
-    """All that a server answers."""
-    found = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection, suppress(OSError):
-        threading.Thread(target=lambda: sent(connection, data), daemon=True).start()
-        while part := connection.recv(65536):
-            found += part
-    return found
+    """All that a server answers, also while the data is sent."""
+    connection = sent(port)
 
+    def send() -> None:
+        with suppress(OSError):
+            connection.sendall(data)
 
-def sent(connection: socket.socket, data: bytes) -> None:
-    with suppress(OSError):
-        connection.sendall(data)
-
-
-def statuses(found: bytes) -> list[int]:
-    return [int(part[:3]) for part in found.split(b"HTTP/1.1 ")[1:]]
+    threading.Thread(target=send, daemon=True).start()
+    return received(connection)
 
 
 def chunks(body: bytes, size: int, more: bytes = b"") -> bytes:
@@ -255,27 +240,21 @@ def test_the_nth_part_of_a_stream_fails(
 # --- TLS ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+@needs_openssl
 @pytest.mark.parametrize("part", [b"", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", slow(b"whole")])
 def test_half_open_handshakes_make_room(engine: InferenceEngine, tmp_path: Path, part: bytes) -> None:
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
-    command += ["-subj", "/CN=localhost", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(command, check=True, capture_output=True)
+    cert, key = certificate(tmp_path)
     context = ssl._create_unverified_context()
 
     def status(port: int) -> int:
-        with (
-            socket.create_connection(("127.0.0.1", port), timeout=60) as raw,
-            context.wrap_socket(raw, server_hostname="localhost") as secure,
-        ):
+        with sent(port) as raw, context.wrap_socket(raw, server_hostname="localhost") as secure:
             secure.sendall(GET + b"Connection: close\r\n\r\n")
             return int(secure.recv(65536).split()[1])
 
     with serving(engine, ssl_certfile=cert, ssl_keyfile=key, max_connections=8, head_seconds=2) as client:
         connections, held = client.server._connections, []
         for _ in range(30):
-            raw = socket.create_connection(("127.0.0.1", client.port), timeout=60)
+            raw = sent(client.port)
             if part == b"whole":
                 with suppress(OSError):
                     raw = context.wrap_socket(raw, server_hostname="localhost")
@@ -307,41 +286,32 @@ def told(trusted: tuple[str, ...], peer: str | None, *headers: tuple[str, str]) 
     return (found["client"] or ("-",))[0], found["scheme"]
 
 
-SEEN = ("1.2.3.4", "http")
+FOR = "x-forwarded-for"
 
 
 @pytest.mark.parametrize(
     ("trusted", "peer", "headers", "client", "scheme"),
     [
-        (("10.0.0.1",), "10.0.0.2", [("x-forwarded-for", "1.2.3.4")], "10.0.0.2", "http"),
-        (("10.0.0.1",), "10.0.0.1", [("x-forwarded-for", "1.2.3.4")], "1.2.3.4", "http"),
-        (("10.0.0.1",), "::ffff:10.0.0.1", [("x-forwarded-for", "1.2.3.4")], "1.2.3.4", "http"),
-        (("10.0.0.0/8",), "10.9.9.9", [("x-forwarded-for", "8.8.8.8, 1.2.3.4,10.1.1.1")], "1.2.3.4", "http"),
-        (("10.0.0.0/8",), "10.9.9.9", [("x-forwarded-for", "10.2.2.2, 10.1.1.1")], "10.2.2.2", "http"),
-        (("10.0.0.0/8,::1",), "::1", [("x-forwarded-for", "[2001:db8::1]:99")], "2001:db8::1", "http"),
-        (("fd00::/8",), "fd00::5", [("x-forwarded-for", "1.2.3.4:99")], "1.2.3.4", "http"),
-        (("unix",), None, [("x-forwarded-for", "1.2.3.4")], "1.2.3.4", "http"),
-        (("10.0.0.1",), None, [("x-forwarded-for", "1.2.3.4")], "-", "http"),
-        (("unix",), "10.0.0.1", [("x-forwarded-for", "1.2.3.4")], "10.0.0.1", "http"),
-        (("::1",), "::1", [("x-forwarded-for", "\x1b[2J")], "::1", "http"),
-        (("::1",), "::1", [("x-forwarded-for", "fe80::1%\x1b[2J")], "::1", "http"),
-        (("::1",), "::1", [("x-forwarded-for", "1.2.3.4 alice GET / 200")], "::1", "http"),
-        (("::1",), "::1", [("x-forwarded-for", "1.2.3.4"), ("x-forwarded-for", "unknown")], "::1", "http"),
-        (
-            ("::1",),
-            "::1",
-            [("x-forwarded-for", "9.9.9.9"), ("x-forwarded-for", "1.2.3.4")],
-            "1.2.3.4",
-            "http",
-        ),
+        (("10.0.0.1",), "10.0.0.2", [(FOR, "1.2.3.4")], "10.0.0.2", "http"),
+        (("10.0.0.1",), "10.0.0.1", [(FOR, "1.2.3.4")], "1.2.3.4", "http"),
+        (("10.0.0.1",), "::ffff:10.0.0.1", [(FOR, "1.2.3.4")], "1.2.3.4", "http"),
+        (("10.0.0.0/8",), "10.9.9.9", [(FOR, "8.8.8.8, 1.2.3.4,10.1.1.1")], "1.2.3.4", "http"),
+        (("10.0.0.0/8",), "10.9.9.9", [(FOR, "10.2.2.2, 10.1.1.1")], "10.2.2.2", "http"),
+        (("10.0.0.0/8,::1",), "::1", [(FOR, "[2001:db8::1]:99")], "2001:db8::1", "http"),
+        (("fd00::/8",), "fd00::5", [(FOR, "1.2.3.4:99")], "1.2.3.4", "http"),
+        (("unix",), None, [(FOR, "1.2.3.4")], "1.2.3.4", "http"),
+        (("10.0.0.1",), None, [(FOR, "1.2.3.4")], "-", "http"),
+        (("unix",), "10.0.0.1", [(FOR, "1.2.3.4")], "10.0.0.1", "http"),
+        (("::1",), "::1", [(FOR, "\x1b[2J")], "::1", "http"),
+        (("::1",), "::1", [(FOR, "fe80::1%\x1b[2J")], "::1", "http"),
+        (("::1",), "::1", [(FOR, "1.2.3.4 alice GET / 200")], "::1", "http"),
+        (("::1",), "::1", [(FOR, "1.2.3.4"), (FOR, "unknown")], "::1", "http"),
+        (("::1",), "::1", [(FOR, "9.9.9.9"), (FOR, "1.2.3.4")], "1.2.3.4", "http"),
         (("::1",), "::1", [("forwarded", 'for=1.2.3.4;proto=https;by="x"')], "1.2.3.4", "https"),
         (("::1",), "::1", [("forwarded", 'For="[2001:db8::1]:80"')], "2001:db8::1", "http"),
         (("::1",), "::1", [("forwarded", "for=_hidden, for=1.2.3.4")], "1.2.3.4", "http"),
         (("::1",), "::1", [("forwarded", "for=1.2.3.4, for=_hidden")], "::1", "http"),
-        (
-            *(("::1",), "::1", [("forwarded", "for=9.9.9.9"), ("x-forwarded-for", "1.2.3.4")]),
-            *("::1", "http"),
-        ),
+        (("::1",), "::1", [("forwarded", "for=9.9.9.9"), (FOR, "1.2.3.4")], "::1", "http"),
         (("::1",), "::1", [("x-forwarded-proto", "https")], "::1", "https"),
         (("::1",), "::1", [("x-forwarded-proto", "javascript")], "::1", "http"),
         (("::1",), "::2", [("x-forwarded-proto", "https")], "::2", "http"),
@@ -412,19 +382,3 @@ def test_a_reader_of_a_chat_with_tools_leaves(n_taken: int, monkeypatch: pytest.
     monkeypatch.setattr(served_tools, "arun_tools", arun_tools)
     asyncio.run(leaving())
     assert ended or not n_taken
-
-
-def sleep(seconds: float) -> None:
-    time.sleep(seconds)
-
-
-def test_a_job_whose_process_was_stopped_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "JOB_SECONDS", 0.5)
-    pool = Processes(1)
-    try:
-        with pytest.raises(ApiError, match="the process that worked for the request has ended"):
-            pool.run(sleep, 600.0)
-        with pytest.raises(JobTooLate):
-            pool.run(sleep, 600.0, seconds=0.2)
-    finally:
-        pool.close()

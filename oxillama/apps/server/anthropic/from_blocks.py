@@ -6,8 +6,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from oxillama.apps.server.chats import function_call, refuse_others, tool_result
-from oxillama.apps.server.errors import ApiError, invalid
+from oxillama.apps.server.chats import function_call, tool_result
+from oxillama.apps.server.errors import invalid, refuse_others, unsupported
 from oxillama.apps.server.media import media_part
 
 Block = tuple[str, Mapping[str, Any]]
@@ -88,8 +88,7 @@ def blocks_of(where: str, content: Any, kinds: Collection[str]) -> list[Block]:
         place = f"{where}[{i}]"
         kind = block.get("type") if isinstance(block, dict) else None
         if not isinstance(kind, str) or kind not in kinds:
-            message = f"{place}: expected a block of type {' or '.join(kinds)}, got {kind!r:.200}"
-            raise ApiError(400, message, param=place, code="unsupported_value")
+            raise unsupported(place, f"a block of type {' or '.join(kinds)}", kind)
         refuse_others(place, block, (*ALL_HAVE, *FIELDS[kind]))
         check_block(place, kind, block)
         found.append((place, block))
@@ -129,9 +128,7 @@ def picture_of(where: str, block: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(source, dict):
         raise invalid(place, "an object", source)
     if source.get("type") != "base64":
-        wanted = "base64, for the server fetches nothing"
-        message = f"{place}.type: expected {wanted}, got {source.get('type')!r:.200}"
-        raise ApiError(400, message, param=f"{place}.type", code="unsupported_value")
+        raise unsupported(f"{place}.type", "base64, for the server fetches nothing", source.get("type"))
     refuse_others(place, source, ("type", "media_type", "data"))
     form = source.get("media_type")
     if not isinstance(form, str) or not form.startswith("image/"):

@@ -10,12 +10,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from oxillama.apps.server import errors
 from oxillama.apps.server.anthropic.blocks import PING, Blocks, Sent
 from oxillama.apps.server.anthropic.bodies import CountBody, MessagesBody
 from oxillama.apps.server.anthropic.from_blocks import conversation_messages, functions
 from oxillama.apps.server.bodies import read_body
 from oxillama.apps.server.chats import EFFORT, Chat, checked_variables, thinking_variables
-from oxillama.apps.server.errors import ApiError, encodable, invalid
+from oxillama.apps.server.errors import ApiError, invalid
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.running import begin, chosen, connected, deltas, in_thread, last, start_at_once
 from oxillama.apps.server.stream import EventStream, named_event
@@ -30,25 +31,16 @@ CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 """OpenAI's words for choices of tools."""
 
 
-TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-}
-"""Types by status; other statuses below 500 are invalid_request_error, those from 500 on api_error."""
+TYPES = {**errors.TYPES, 413: "request_too_large", 503: "overloaded_error"}
+"""Types by status; other statuses below 500 are `INVALID`, those from 500 on api_error."""
 
 
 def error_body(error: ApiError) -> dict[str, Any]:
     """The JSON of an error. The error of a too long prompt has the words that agents look for."""
-    kind = TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    message = encodable(error.message)
-    if error.code == "context_length_exceeded":
-        message = f"prompt is too long: {message}"
-    param = None if error.param is None else encodable(error.param)
-    more = {"param": param, "code": error.code, **error.more}
+    kind = TYPES.get(error.status, errors.INVALID if error.status < 500 else "api_error")
+    is_long = error.code == "context_length_exceeded"
+    message = f"prompt is too long: {error.message}" if is_long else error.message
+    more = {"param": error.param, "code": error.code, **error.more}
     facts = {name: value for name, value in more.items() if value is not None}
     return {"type": "error", "error": {"type": kind, "message": message, **facts}}
 
@@ -125,12 +117,12 @@ async def messages(request: Request) -> Response | EventStream:
         if (choice.name is None) == (choice.type == "tool"):
             wanted = "the name of a tool" if choice.type == "tool" else f"none for {choice.type}"
             raise invalid("tool_choice.name", wanted, choice.name)
-        schema, id = format_of(body), request.state.request_id
+        schema = format_of(body)
         head = {"id": f"msg_{uuid.uuid4().hex}", "model": here.hosted.name}
         shows_thinking = body.thinking is None or body.thinking.display != "omitted"
         budget = None if body.thinking is None else body.thinking.budget_tokens
         limits = {} if budget is None else {"reasoning_budget": budget}
-        prompt, options = chat.prepared(engine, id, body.rest, stop=stop, json_schema=schema, **limits)
+        prompt, options = chat.prepared(engine, body.rest, stop=stop, json_schema=schema, **limits)
         blocks = Blocks(head, partial(chat.ids_of, prompt), shows_thinking)
         return blocks, prompt, options, start_at_once(engine, [prompt], options)
 

@@ -13,25 +13,16 @@ from starlette.responses import Response
 
 from oxillama.apps.server.answer_size import LOGPROB_HELD_BYTES, check_texts, whole_texts, within
 from oxillama.apps.server.bodies import InfillBody, NativeBody, read_body
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import fault
 from oxillama.apps.server.infill import infill_tokens
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.models import Hosted
 from oxillama.apps.server.openai.logprobs import chat_entry, mapped
 from oxillama.apps.server.options import options_of
 from oxillama.apps.server.prompt_progress import PromptProgress, with_progress
-from oxillama.apps.server.running import (
-    Delta,
-    checked_prompt,
-    chosen,
-    connected,
-    encoded,
-    in_thread,
-    prompt_lists,
-    timings,
-)
+from oxillama.apps.server.running import Delta, checked_prompt, encoded, prompt_lists, timings
 from oxillama.apps.server.slot_requests import started
-from oxillama.apps.server.stream import EventStream, data_line
+from oxillama.apps.server.stream import EventStream, answered, data_line
 from oxillama.apps.server.text_facts import facts_of
 from oxillama.base.config import GenerationOptions
 from oxillama.engine.engine import InferenceEngine
@@ -45,20 +36,12 @@ ABSENT = object()
 
 async def completion(request: Request) -> Response | EventStream:
     """The continuation of one prompt, or of several."""
-    return await answer(request, await read_body(request, NativeBody))
+    return await answered(request, await read_body(request, NativeBody), Answer)
 
 
 async def infill(request: Request) -> Response | EventStream:
     """Text between two others."""
-    return await answer(request, await read_body(request, InfillBody))
-
-
-async def answer(request: Request, body: NativeBody) -> Response | EventStream:
-    here, engine = await chosen(request, body.model)
-    found = await in_thread(Answer, engine, here.hosted, body, request.state.request_id)
-    if body.stream:
-        return EventStream(found.lines(), here.config.ping_seconds)
-    return await connected(request, found.whole())
+    return await answered(request, await read_body(request, InfillBody), Answer)
 
 
 def infill_prompt(engine: InferenceEngine, body: InfillBody) -> list[int]:
@@ -76,26 +59,21 @@ class Answer:
     Raises ApiError, and errors of the library.
     """
 
-    def __init__(self, engine: InferenceEngine, hosted: Hosted, body: NativeBody, request_id: str) -> None:
+    def __init__(self, engine: InferenceEngine, hosted: Hosted, body: NativeBody) -> None:
         self.engine: InferenceEngine = engine
         self.hosted: Hosted = hosted
         self.body: NativeBody = body
         if body.post_sampling_probs and not body.n_probs:
-            message = "post_sampling_probs: expected n_probs beside it, got none"
-            raise ApiError(400, message, param="post_sampling_probs", code="invalid_value")
+            raise fault("post_sampling_probs", "expected n_probs beside it, got none", "invalid_value")
         self.options: GenerationOptions = options_of(
-            body.rest,
-            engine,
-            {"max_tokens": None},
-            top_logprobs=body.n_probs or None,
-            request_id=request_id,
+            body.rest, engine, {"max_tokens": None}, top_logprobs=body.n_probs or None
         )
         if isinstance(body, InfillBody):
             self.prompts: list[list[int]] = [infill_prompt(engine, body)]
         else:
             self.prompts = prompt_lists(engine, body.prompt.each, media=True, is_list=body.prompt.is_list)
         if not body.stream:
-            check_texts(self.options, len(self.prompts), self.options.max_tokens)
+            check_texts(self.options, len(self.prompts))
 
     def started(self) -> AbstractAsyncContextManager[list[Generation]]:
         """The generations; they keep the slot, if the body names one, until the block ends."""

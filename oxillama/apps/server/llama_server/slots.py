@@ -11,12 +11,12 @@ from starlette.responses import Response
 
 from oxillama.apps.server.bodies import Body, read_body, require_json
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.daemons import in_daemon
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import ApiError, fault
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.llama_server.status import refuse_unless
 from oxillama.apps.server.running import chosen, connected, present, served
 from oxillama.apps.server.slots import file_in, to_its_end
+from oxillama.apps.server.workers import in_daemon
 
 ACTIONS = ("save", "restore", "erase")
 
@@ -41,24 +41,20 @@ async def change_slot(request: Request) -> Response:
     """Saves a slot to a file, restores it, or erases it."""
     action, text = request.query_params.get("action", ""), request.path_params["id_slot"]
     if action not in ACTIONS:
-        raise ApiError(
-            400, f"action: expected one of {', '.join(ACTIONS)}, got {action[:200]}", param="action"
-        )
+        raise fault("action", f"expected one of {', '.join(ACTIONS)}, got {action[:200]}")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ApiError(400, f"id_slot: expected a number, got {text[:200]}", param="id_slot")
+        raise fault("id_slot", f"expected a number, got {text[:200]}")
+    body = None
     if action == "erase":
         require_json(request, if_from_page=True)
         await request.body()
-        body = None
     else:
         body = await read_body(request, SlotBody)
     model = request.query_params.get("model")
     here, engine = await chosen(request, model if body is None else body.model or model)
-    path = (
-        None
-        if body is None
-        else file_in(folder_of(here.config.slot_save_path), body.filename, caller_folder())
-    )
+    path = None
+    if body is not None:
+        path = file_in(folder_of(here.config.slot_save_path), body.filename, caller_folder())
     answer = {"id_slot": int(text)}
 
     async def change() -> Response:

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from oxillama.apps.server.bodies import DetokenizeBody, TemplateBody, TokenizeBody, read_body
 from oxillama.apps.server.chats import chat_of
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import fault
 from oxillama.apps.server.json_text import JsonAnswer, WrittenAnswer
 from oxillama.apps.server.prompts import LEAST, bounded
 from oxillama.apps.server.running import chosen, in_thread
@@ -33,12 +33,12 @@ async def detokenize(request: Request) -> Response:
     _, engine = await chosen(request, body.model)
     n_vocab, most = engine.tokenizer.n_vocab, max(LEAST, engine.context_size)
     if len(body.tokens) > most:
-        raise ApiError(400, f"tokens: expected at most {most}, got {len(body.tokens)}", param="tokens")
+        raise fault("tokens", f"expected at most {most}, got {len(body.tokens)}")
 
     def run() -> str:
         for token in body.tokens:
             if not 0 <= token < n_vocab:
-                raise ApiError(400, f"tokens: expected ids below {n_vocab}, got {token}", param="tokens")
+                raise fault("tokens", f"expected ids below {n_vocab}, got {token}")
         return engine.tokenizer.decode(body.tokens, skip_special=False)
 
     return JsonAnswer({"content": await in_thread(run)})

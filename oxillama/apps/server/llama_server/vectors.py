@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oxillama.apps.server.answer_size import NUMBER_BYTES, check_size
 from oxillama.apps.server.bodies import NativeEmbeddingBody, read_body
-from oxillama.apps.server.callers import whose
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import fault
 from oxillama.apps.server.json_text import JsonAnswer
-from oxillama.apps.server.openai.vectors import all_of, pooling_for
+from oxillama.apps.server.openai.vectors import pooling_for, vectors_of
 from oxillama.apps.server.pieces import Mapped
 from oxillama.apps.server.prompt_fields import Prompts
-from oxillama.apps.server.running import chosen, connected, in_thread, prompt_lists
-from oxillama.engine.features.embeddings import NONE, Embedding, embeddings, token_vectors
+from oxillama.apps.server.running import chosen, connected, prompt_lists
 
 
 async def embedding(request: Request) -> Response:
@@ -24,30 +23,18 @@ async def embedding(request: Request) -> Response:
     name, given = prompts_of(body)
     here, engine = await chosen(request, body.model)
     pooling = pooling_for(here.config, engine, body.pooling)
-    normalize = body.embd_normalize == 2
-
-    def start() -> list[Embedding]:
-        texts = prompt_lists(engine, given.each, name=name, free=0, media=True, is_list=given.is_list)
-        n_rows = sum(map(len, texts)) if pooling == NONE else len(texts)
-        check_size(n_rows * engine.model.spec.embedding_width * NUMBER_BYTES, f"{name}, pooling")
-        if pooling == NONE:
-            return token_vectors(engine.model, texts, **whose())
-        return embeddings(engine.model, texts, pooling, normalize, **whose())
-
-    async def run() -> Response:
-        found = await all_of(await in_thread(start))
-
-        rows = [Mapped(np.ndarray.tolist, np.atleast_2d(each)) for each in found]
-        return JsonAnswer([{"index": i, "embedding": each} for i, each in enumerate(rows)])
-
-    return await connected(request, run())
+    is_list = given.is_list
+    prompts = partial(prompt_lists, engine, given.each, name=name, free=0, media=True, is_list=is_list)
+    work = vectors_of(engine, prompts, pooling, body.embd_normalize == 2, f"{name}, pooling")
+    found, _ = await connected(request, work)
+    rows = [Mapped(np.ndarray.tolist, np.atleast_2d(each)) for each in found]
+    return JsonAnswer([{"index": i, "embedding": each} for i, each in enumerate(rows)])
 
 
 def prompts_of(body: NativeEmbeddingBody) -> tuple[str, Prompts]:
     """The field with the texts, and the texts. Raises ApiError unless the body has one of the two fields."""
     given = {name: value for name in ("content", "input") if (value := getattr(body, name)) is not None}
     if len(given) != 1:
-        message = f"content: expected it, or input, got {'both' if given else 'none'}"
-        raise ApiError(400, message, param="content", code="missing")
+        raise fault("content", f"expected it, or input, got {'both' if given else 'none'}", "missing")
     ((name, found),) = given.items()
     return name, found

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from oxillama.apps.server.bodies import read_body, read_json
 from oxillama.apps.server.capabilities import capabilities_of, templates
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import ApiError, fault
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.model_names import LATEST
 from oxillama.apps.server.models import Hosted
@@ -138,7 +138,7 @@ def described(hosted: Hosted, verbose: bool) -> dict[str, Any]:
     """The metadata of a model's file; arrays are null unless ``verbose``."""
     path = path_of(hosted)
     if path is None:
-        raise ApiError(404, f"model: expected one with a file, {hosted.name} has none", param="model")
+        raise fault("model", f"expected one with a file, {hosted.name} has none", status=404)
     with ModelFile.open(path) as file:
         facts = file.metadata
         info = {key: plain(value, verbose) for key, value in facts.items() if key != CHAT_TEMPLATE}

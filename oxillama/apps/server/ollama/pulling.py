@@ -13,14 +13,14 @@ from starlette.responses import Response
 
 from oxillama.apps.server.bodies import read_body
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.daemons import in_daemon
-from oxillama.apps.server.errors import ApiError, without_paths
+from oxillama.apps.server.errors import ApiError, fault, without_paths
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.models import Models
 from oxillama.apps.server.ollama.bodies import PullBody
 from oxillama.apps.server.ollama.texts import stream
 from oxillama.apps.server.running import connected, in_thread, last, served
 from oxillama.apps.server.stream import EventStream
+from oxillama.apps.server.workers import in_daemon
 from oxillama.errors import ConfigError, ModelFileError
 from oxillama.gguf.hub.download import fetch
 from oxillama.gguf.hub.listing import HubFile
@@ -37,12 +37,10 @@ async def pull(request: Request) -> Response | EventStream:
     """Downloads a model of the hub and adds it to the server, unless the server has the model."""
     body = await read_body(request, PullBody)
     if body.insecure:
-        raise ApiError(
-            400, "insecure: expected false, which is all that is supported, got True", param="insecure"
-        )
+        raise fault("insecure", "expected false, which is all that is supported, got True")
     here, name = served(request), body.model or body.name
     if name is None:
-        raise ApiError(400, "model: expected a value, got none", param="model", code="missing")
+        raise fault("model", "expected a value, got none", "missing")
     found = wanted(name) if here.config.allow_pull and here.models.make is not None else None
     if found is None:
         here.models.find(name)  # the error lists the names

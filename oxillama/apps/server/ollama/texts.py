@@ -15,7 +15,7 @@ from starlette.responses import Response
 from oxillama.apps.server.answer_size import LOGPROB_BYTES, LOGPROB_HELD_BYTES, within
 from oxillama.apps.server.bodies import read_body
 from oxillama.apps.server.chats import Chat
-from oxillama.apps.server.errors import ApiError, invalid, prompt_too_long
+from oxillama.apps.server.errors import ApiError, fault, invalid, prompt_too_long
 from oxillama.apps.server.infill import infill_tokens
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.media import ClientMedia
@@ -33,15 +33,7 @@ from oxillama.apps.server.ollama.bodies import GenerateBody, OllamaChatBody, Tex
 from oxillama.apps.server.openai.logprobs import chat_logprobs
 from oxillama.apps.server.options import options_of
 from oxillama.apps.server.prompts import bounded
-from oxillama.apps.server.running import (
-    begin,
-    connected,
-    in_thread,
-    last,
-    receipt_of,
-    served,
-    start_at_once,
-)
+from oxillama.apps.server.running import begin, connected, in_thread, last, receipt_of, served, start_at_once
 from oxillama.apps.server.stream import EventStream, as_json
 from oxillama.base.config import GenerationOptions
 from oxillama.base.events import CallEnd, CallFailed, Event, ReasoningPart, TextPart
@@ -174,32 +166,29 @@ def stream(found: AsyncIterator[dict[str, Any]]) -> EventStream:
 async def chat(request: Request) -> Response | EventStream:
     """The next message of a conversation."""
     body = await read_body(request, OllamaChatBody)
-    if not body.messages:
-        return await only_load(request, body, message({}))
-    asked = await ask(request, body.model, body.keep_alive)
-    return await answer(
-        request, body, await in_thread(started, plan_of_chat, asked, body, request.state.request_id)
-    )
+    return await answer(request, body, bool(body.messages), plan_of_chat, message)
 
 
 async def generate(request: Request) -> Response | EventStream:
     """The continuation of a prompt."""
     body = await read_body(request, GenerateBody)
-    if not (body.prompt or body.suffix or body.context or body.images):
-        return await only_load(request, body, response({}))
+    has_prompt = bool(body.prompt or body.suffix or body.context or body.images)
+    return await answer(request, body, has_prompt, plan_of_text, response)
+
+
+async def answer(
+    request: Request, body: TextBody, has_prompt: bool, make: Callable[..., Plan], shape: Shape
+) -> Response | EventStream:
+    """The answer to a body, for which ``make`` makes a plan, unless the body has no prompt."""
+    if not has_prompt:
+        return await only_load(request, body, shape({}))
     asked = await ask(request, body.model, body.keep_alive)
-    return await answer(
-        request, body, await in_thread(started, plan_of_text, asked, body, request.state.request_id)
-    )
 
+    def started() -> Plan:
+        plan = make(asked, body)
+        return replace(plan, started=start_at_once(asked.engine, [plan.prompt], plan.options))
 
-def started(make: Callable[..., Plan], *arguments: Any) -> Plan:
-    """The plan that ``make`` makes, started if no grammar has to be compiled first."""
-    plan = make(*arguments)
-    return replace(plan, started=start_at_once(plan.asked.engine, [plan.prompt], plan.options))
-
-
-async def answer(request: Request, body: TextBody, plan: Plan) -> Response | EventStream:
+    plan = await in_thread(started)
     if body.stream:
         return stream(answers(plan, True))
     return JsonAnswer(await connected(request, last(answers(plan, False))))
@@ -219,7 +208,7 @@ async def only_load(request: Request, body: TextBody, empty: dict[str, Any]) -> 
 def fixed_of(body: TextBody) -> dict[str, Any]:
     """The fields of `GenerationOptions` and `SamplerConfig` that fields of the body come to."""
     if body.top_logprobs and not body.logprobs:
-        raise ApiError(400, "top_logprobs: expected logprobs true beside it, got false", param="top_logprobs")
+        raise fault("top_logprobs", "expected logprobs true beside it, got false")
     return {
         "json_schema": schema_of(body.format),
         "logprobs": body.logprobs or None,
@@ -227,17 +216,17 @@ def fixed_of(body: TextBody) -> dict[str, Any]:
     }
 
 
-def plan_of_chat(asked: Asked, body: OllamaChatBody, request_id: str) -> Plan:
+def plan_of_chat(asked: Asked, body: OllamaChatBody) -> Plan:
     """The plan of a chat. Raises ApiError, and errors of the library."""
     chat = Chat(conversation(body.messages), body.tools, tool_choice=body.tool_choice)
-    return plan_of_talk(asked, body, chat, request_id)
+    return plan_of_talk(asked, body, chat)
 
 
-def plan_of_talk(asked: Asked, body: TextBody, chat: Chat, request_id: str) -> Plan:
+def plan_of_talk(asked: Asked, body: TextBody, chat: Chat) -> Plan:
     rest, context = context_of(asked.engine, body)
     variables = thinking(asked.engine, body.think, bool(chat.tools))
     chat = replace(chat, variables=variables, room=context)
-    prompt, options = chat.prepared(asked.engine, request_id, rest, **fixed_of(body))
+    prompt, options = chat.prepared(asked.engine, rest, **fixed_of(body))
     plan = Plan(asked, prompt, options, message, partial(chat.ids_of, prompt))
     return within_context(plan, context, chat.name)
 
@@ -255,7 +244,7 @@ def within_context(plan: Plan, context: int, name: str) -> Plan:
     return replace(plan, options=replace(plan.options, max_tokens=free if most is None else min(most, free)))
 
 
-def plan_of_text(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
+def plan_of_text(asked: Asked, body: GenerateBody) -> Plan:
     """The plan of a text. Raises ApiError, and errors of the library."""
     tokenizer = asked.engine.tokenizer
     has_template = "default" in tokenizer.templates
@@ -276,12 +265,12 @@ def plan_of_text(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
     if body.system and not has_template:
         raise invalid("system", "a model with a chat template", body.system)
     if plain:
-        plan = plan_of_plain(asked, body, request_id)
+        plan = plan_of_plain(asked, body)
     else:
         said = [{"role": "system", "content": body.system}] if body.system else []
         content = with_images(body.prompt, body.images, "images")
         said += [{"role": "user", "content": content}] if content or not body.context else []
-        plan = plan_of_talk(asked, body, Chat(said, name="prompt"), request_id)
+        plan = plan_of_talk(asked, body, Chat(said, name="prompt"))
         plan = replace(plan, shape=response)
     if body.context:
         opening = plan.prompt[1:] if plan.prompt[:1] == [tokenizer.bos_id] else plan.prompt
@@ -291,13 +280,11 @@ def plan_of_text(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
     return within_context(replace(plan, keeps_context=keeps_context), context, "prompt")
 
 
-def plan_of_plain(asked: Asked, body: GenerateBody, request_id: str) -> Plan:
+def plan_of_plain(asked: Asked, body: GenerateBody) -> Plan:
     """A plain prompt, or a prompt with a suffix."""
     engine = asked.engine
     rest, context = context_of(engine, body)
-    options: GenerationOptions = options_of(
-        rest, engine, {"max_tokens": None}, request_id=request_id, **fixed_of(body)
-    )
+    options = options_of(rest, engine, {"max_tokens": None}, **fixed_of(body))
     prompt: Any
     if body.images:
         texts = [*[""] * len(body.images), body.prompt]

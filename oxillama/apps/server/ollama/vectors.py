@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oxillama.apps.server.answer_size import NUMBER_BYTES, check_size
 from oxillama.apps.server.bodies import read_body
-from oxillama.apps.server.callers import whose
-from oxillama.apps.server.errors import ApiError, prompt_too_long
+from oxillama.apps.server.errors import prompt_too_long
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.ollama.asking import Asked, ask, context_of
 from oxillama.apps.server.ollama.bodies import EmbedBody, EmbeddingsBody, OllamaBody
-from oxillama.apps.server.openai.vectors import all_of, shortened
+from oxillama.apps.server.openai.vectors import check_dimensions, shortened, vectors_of
 from oxillama.apps.server.options import HARMLESS, check_harmless, unknown
 from oxillama.apps.server.pieces import Mapped
-from oxillama.apps.server.running import connected, in_thread, prompt_lists
-from oxillama.engine.features.embeddings import embeddings as start_embeddings
+from oxillama.apps.server.running import connected, prompt_lists
 
 
 async def embed(request: Request) -> Response:
     """Vectors of length 1 for one text or several."""
     body = await read_body(request, EmbedBody)
     asked = await ask(request, body.model, body.keep_alive, asks=bool(body.input))
-    most = asked.engine.model.spec.embedding_width
-    if body.dimensions is not None and body.dimensions > most:
-        raise ApiError(400, f"dimensions: expected at most {most}, got {body.dimensions}", param="dimensions")
+    check_dimensions(asked.engine, body.dimensions)
     found, n_tokens = await connected(request, vectors(asked, body, body.input, True))
 
     def numbers(vector: np.ndarray) -> list[float]:
@@ -66,13 +59,11 @@ async def vectors(
         check_harmless(name, value)
     wanted = [texts] if isinstance(texts, str) else texts
 
-    def start() -> tuple[list[list[int]], list[Any]]:
+    def prompts() -> list[list[int]]:
         found = prompt_lists(asked.engine, wanted, name="input", free=0)
         for tokens in found:
             if len(tokens) > context:
                 raise prompt_too_long("input", len(tokens), context, 0)
-        check_size(len(found) * asked.engine.model.spec.embedding_width * NUMBER_BYTES, "input")
-        return found, start_embeddings(asked.engine.model, found, None, normalize, **whose())
+        return found
 
-    tokens, handles = await in_thread(start)
-    return await all_of(handles), sum(map(len, tokens))
+    return await vectors_of(asked.engine, prompts, None, normalize, "input")

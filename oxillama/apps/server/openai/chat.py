@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import Any
@@ -14,23 +12,16 @@ from starlette.responses import Response
 from oxillama.apps.server.answer_size import LOGPROB_HELD_BYTES, check_texts, within
 from oxillama.apps.server.bodies import ChatBody, read_body
 from oxillama.apps.server.chats import Chat, allowed_tools, asked_names, chat_of, rules_text
-from oxillama.apps.server.errors import ApiError, invalid
+from oxillama.apps.server.errors import fault, invalid
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.models import Hosted
-from oxillama.apps.server.openai.completions import FINGERPRINT, usage_of
+from oxillama.apps.server.openai.completions import head_of, usage_of
 from oxillama.apps.server.openai.logprobs import chat_logprobs
+from oxillama.apps.server.options import conflict
 from oxillama.apps.server.prompt_progress import PromptProgress, with_progress
-from oxillama.apps.server.running import (
-    chosen,
-    connected,
-    in_thread,
-    receipt_of,
-    start_at_once,
-    times_of,
-    timings,
-)
+from oxillama.apps.server.running import chosen, in_thread, receipt_of, start_at_once, times_of, timings
 from oxillama.apps.server.slot_requests import started
-from oxillama.apps.server.stream import DONE, EventForwarder, EventStream, TextLine, data_line
+from oxillama.apps.server.stream import DONE, EventForwarder, EventStream, TextLine, answered, data_line
 from oxillama.apps.server.text_facts import facts_of
 from oxillama.base.events import Event, TextPart
 from oxillama.base.lazy_import import lazy
@@ -50,11 +41,7 @@ async def chat_completions(request: Request) -> Response | EventStream:
     body = await read_body(request, ChatBody)
     if any(tool.get("type") == "mcp" for tool in body.tools):
         return await answered_with_tools(request, body)
-    here, engine = await chosen(request, body.model)
-    answer = await in_thread(Answer, engine, here.hosted, body, request.state.request_id)
-    if body.stream:
-        return EventStream(answer.lines(), here.config.ping_seconds)
-    return await connected(request, answer.whole())
+    return await answered(request, body, Answer)
 
 
 async def input_tokens(request: Request) -> Response:
@@ -83,10 +70,9 @@ class Answer:
     Raises ApiError, and errors of the library.
     """
 
-    def __init__(self, engine: InferenceEngine, hosted: Hosted, body: ChatBody, request_id: str) -> None:
+    def __init__(self, engine: InferenceEngine, hosted: Hosted, body: ChatBody) -> None:
         if body.top_logprobs is not None and not body.logprobs:
-            message = "top_logprobs: expected logprobs true beside it, got false"
-            raise ApiError(400, message, param="top_logprobs")
+            raise fault("top_logprobs", "expected logprobs true beside it, got false")
         self.engine: InferenceEngine = engine
         self.hosted: Hosted = hosted
         self.body: ChatBody = body
@@ -100,19 +86,14 @@ class Answer:
         )
         self.chat: Chat = chat
         self.prompt, self.options = chat.prepared(
-            engine,
-            request_id,
-            body.rest,
-            logprobs=body.logprobs or None,
-            top_logprobs=body.top_logprobs or None,
+            engine, body.rest, logprobs=body.logprobs or None, top_logprobs=body.top_logprobs or None
         )
         has_text = body.verbose and isinstance(self.prompt, MediaPrompt)
         self.prompt_text: str | None = chat.text(engine) if has_text else None
         if chat.answer and rules_text(self.options):
-            message = "continue_final_message: cannot be combined with a grammar, which rules a whole answer"
-            raise ApiError(400, message, param="continue_final_message", code="invalid_value")
+            raise conflict("continue_final_message", "a grammar, which rules a whole answer")
         if not body.stream:
-            check_texts(self.options, body.n, self.options.max_tokens)
+            check_texts(self.options, body.n)
         self.generations: list[Generation] | None = None
         if body.id_slot < 0:
             self.generations = start_at_once(engine, [self.prompt], self.options, body.n)
@@ -126,13 +107,7 @@ class Answer:
 
     def head(self, kind: str) -> dict[str, Any]:
         """The fields of every part of an answer."""
-        return {
-            "id": f"chatcmpl-{uuid.uuid4().hex}",
-            "object": kind,
-            "created": int(time.time()),
-            "model": self.hosted.name,
-            "system_fingerprint": FINGERPRINT,
-        }
+        return head_of("chatcmpl", kind, self.hosted.name)
 
     async def whole(self) -> Response:
         """The answer as one object."""

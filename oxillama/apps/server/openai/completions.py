@@ -22,9 +22,10 @@ from oxillama.apps.server.answer_size import (
 )
 from oxillama.apps.server.bodies import CompletionBody, read_body
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import fault
 from oxillama.apps.server.infill import infill_tokens
 from oxillama.apps.server.json_text import JsonAnswer
+from oxillama.apps.server.models import Hosted
 from oxillama.apps.server.openai.logprobs import CompletionLogprobs
 from oxillama.apps.server.options import options_of
 from oxillama.apps.server.prompt_fields import Prompt
@@ -33,9 +34,7 @@ from oxillama.apps.server.recording import with_receipt
 from oxillama.apps.server.running import (
     begin,
     checked_prompt,
-    chosen,
     compile_rules,
-    connected,
     encoded,
     in_thread,
     prompt_lists,
@@ -44,7 +43,7 @@ from oxillama.apps.server.running import (
     times_of,
 )
 from oxillama.apps.server.scoring import Scored, go_on, score
-from oxillama.apps.server.stream import DONE, EventForwarder, EventStream, TextLine, data_line
+from oxillama.apps.server.stream import DONE, EventForwarder, EventStream, TextLine, answered, data_line
 from oxillama.apps.server.workers import pools
 from oxillama.base.config import GenerationOptions
 from oxillama.base.version import __version__
@@ -52,22 +51,15 @@ from oxillama.engine.completion import Completion
 from oxillama.engine.engine import InferenceEngine
 from oxillama.engine.features.sample_seeds import best_samples
 from oxillama.engine.generation import Generation
-from oxillama.engine.sampling.logprobs import SampledToken, TokenLogprobs
+from oxillama.engine.sampling.logprobs import TokenLogprobs
 
 MAX_TOKENS = 16
 """Tokens of a completion where the body does not say, as OpenAI has it."""
 
-FINGERPRINT = f"oxillama-{__version__}"
-
 
 async def completions(request: Request) -> Response | EventStream:
     """The continuation of one prompt, or of several."""
-    body = await read_body(request, CompletionBody)
-    here, engine = await chosen(request, body.model)
-    answer = await in_thread(Answer, engine, here.hosted.name, body, request.state.request_id)
-    if body.stream:
-        return EventStream(answer.lines(), here.config.ping_seconds)
-    return await connected(request, answer.whole())
+    return await answered(request, await read_body(request, CompletionBody), Answer)
 
 
 class Answer:
@@ -83,7 +75,7 @@ class Answer:
     Raises ApiError, and errors of the library.
     """
 
-    def __init__(self, engine: InferenceEngine, model: str, body: CompletionBody, request_id: str) -> None:
+    def __init__(self, engine: InferenceEngine, hosted: Hosted, body: CompletionBody) -> None:
         self.engine: InferenceEngine = engine
         self.body: CompletionBody = body
         self.top: int | None = body.logprobs
@@ -91,14 +83,13 @@ class Answer:
         self.most: int = body.n if body.best_of is None else body.best_of
         if self.most < self.n or (body.stream and self.most > self.n):
             wanted = f"at least n, {self.n}" if self.most < self.n else f"n, {self.n}, for a stream"
-            raise ApiError(400, f"best_of: expected {wanted}, got {self.most}", param="best_of")
+            raise fault("best_of", f"expected {wanted}, got {self.most}")
         self.options: GenerationOptions = options_of(
             body.rest,
             engine,
             {"max_tokens": MAX_TOKENS},
             logprobs=True if self.most > self.n or self.top is not None else None,
             top_logprobs=self.top or None,
-            request_id=request_id,
         )
         self.prompts: list[list[int]] = prompt_lists(engine, body.prompt.each)
         if body.suffix:
@@ -106,17 +97,11 @@ class Answer:
             self.prompts = [checked_prompt(engine, tokens) for tokens in infills]
         self.has_scores: bool = body.echo and self.top is not None
         if not body.stream:
-            check_texts(self.options, len(self.prompts) * self.most, self.options.max_tokens)
+            check_texts(self.options, len(self.prompts) * self.most)
         if body.echo:
             check_size(self.n * sum(map(self.echo_bytes, range(len(self.prompts)))), "prompt, n, logprobs")
         self.scored: list[Scored] = []
-        self.head: dict[str, Any] = {
-            "id": f"cmpl-{uuid.uuid4().hex}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": model,
-            "system_fingerprint": FINGERPRINT,
-        }
+        self.head: dict[str, Any] = head_of("cmpl", "text_completion", hosted.name)
 
     async def start(self) -> list[Generation]:
         """Starts the generations, from scored prompts if their log-probabilities are wanted."""
@@ -172,7 +157,10 @@ class Answer:
         generations, body = await self.start(), self.body
         lists = [self.logprobs() for _ in generations]
         for index in range(len(generations)) if body.echo else ():
-            logprobs = self.prompt_logprobs(lists[index], index) if self.has_scores else None
+            logprobs = None
+            if self.has_scores:
+                number = index // self.n
+                logprobs = lists[index].of(self.prompts[number], self.scored[number].logprobs)
             yield data_line(self.chunk(index, self.prompt_text(index), logprobs))
         text_line = TextLine(partial(self.chunk, 0))
         found = within(generations, LOGPROB_HELD_BYTES)
@@ -182,7 +170,7 @@ class Answer:
                 continue
             index, logprobs = delta.index, None
             if self.top is not None:
-                logprobs = text_logprobs(lists[index], delta.tokens, delta.logprobs)
+                logprobs = lists[index].of(delta.tokens, [each.raw for each in delta.logprobs])
             receipt = receipt_of(generations[index]) if delta.finish_reason else {}
             yield data_line(self.chunk(index, delta.text, logprobs, delta.finish_reason, **receipt))
             if len(generations) == 1 and self.top is None and delta.finish_reason is None:
@@ -215,21 +203,20 @@ class Answer:
     def logprobs(self) -> CompletionLogprobs:
         return CompletionLogprobs(self.engine.tokenizer, self.top or 0)
 
-    def prompt_logprobs(self, lists: CompletionLogprobs, index: int) -> dict[str, Any]:
-        """Log-probabilities of the tokens of a choice's prompt."""
-        number = index // self.n
-        return lists.of(self.prompts[number], self.scored[number].logprobs)
-
     def usage(self, generations: Sequence[Generation]) -> dict[str, Any]:
         """Numbers of tokens; a prompt counts once, however many texts continue it."""
         return usage_of(self.prompts, generations, self.most, self.has_scores)
 
 
-def text_logprobs(
-    lists: CompletionLogprobs, tokens: Sequence[int], sampled: Sequence[SampledToken]
-) -> dict[str, Any]:
-    """Log-probabilities of a text's tokens with its ending token, an entry for each token."""
-    return lists.of(tokens, [each.raw for each in sampled])
+def head_of(prefix: str, kind: str, model: str) -> dict[str, Any]:
+    """The fields of every part of an answer; the id begins with ``prefix``."""
+    return {
+        "id": f"{prefix}-{uuid.uuid4().hex}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": model,
+        "system_fingerprint": f"oxillama-{__version__}",
+    }
 
 
 def usage_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from oxillama.apps.server.pieces import PARTS, Mapped
@@ -54,17 +55,17 @@ def chat_logprobs(tokenizer: TokenizerBridge, sampled: Sequence[SampledToken]) -
     return {"content": mapped(entry, shown, len(shown[0].raw.top) if shown else 0), "refusal": None}
 
 
+@dataclass
 class CompletionLogprobs:
     """Log-probabilities of a completion, and of an echoed prompt: lists with an entry for each token.
 
-    Args:
+    Attributes:
         top: how many of the likeliest tokens are listed.
     """
 
-    def __init__(self, tokenizer: TokenizerBridge, top: int) -> None:
-        self.tokenizer: TokenizerBridge = tokenizer
-        self.top: int = top
-        self.offset: int = 0
+    tokenizer: TokenizerBridge
+    top: int
+    offset: int = 0
 
     def of(self, tokens: Sequence[int], known: Sequence[TokenLogprobs | None]) -> dict[str, Any]:
         """The lists for the next tokens. The first token of a prompt follows nothing: None."""

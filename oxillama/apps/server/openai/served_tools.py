@@ -17,8 +17,7 @@ from starlette.responses import Response
 
 from oxillama.apps.mcp import McpClient, McpTool
 from oxillama.apps.server.bodies import ChatBody
-from oxillama.apps.server.chats import refuse_others
-from oxillama.apps.server.errors import ApiError, invalid
+from oxillama.apps.server.errors import ApiError, invalid, refuse_others
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.openai.chat import Answer, choice
 from oxillama.apps.server.running import chosen, connected, deltas, in_thread
@@ -40,7 +39,7 @@ async def answered_with_tools(request: Request, body: ChatBody) -> Response | Ev
     listed = await connected(request, servers.client.atools(labels))
     tools = chosen_tools(body.tools, listed, {each.name: each.failure for each in servers.client.servers()})
     here, engine = await chosen(request, body.model)
-    make = partial(Answer, engine, here.hosted, request_id=request.state.request_id)
+    make = partial(Answer, engine, here.hosted)
     answer = ServedTools(make, body, servers.client, tools)
     if body.stream:
         return EventStream(answer.lines(), here.config.ping_seconds)

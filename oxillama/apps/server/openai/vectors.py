@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from oxillama.apps.server.answer_size import NUMBER_BYTES, check_size
 from oxillama.apps.server.bodies import EmbeddingBody, RerankBody, TemplateBody, read_body
 from oxillama.apps.server.callers import context, whose
 from oxillama.apps.server.chats import chat_of
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import ApiError, fault
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.pieces import Mapped
 from oxillama.apps.server.prompts import check_text
@@ -29,6 +29,7 @@ from oxillama.engine.features.embeddings import (
     embeddings as start_embeddings,
     pooling_of,
     rankings,
+    token_vectors,
 )
 
 OF_MESSAGES = {*TemplateBody.model_fields, "add_special_tokens"} - {"model"}
@@ -40,46 +41,67 @@ async def embeddings(request: Request) -> Response:
     body = await read_body(request, EmbeddingBody)
     check_fields(body)
     here, engine = await chosen(request, body.model)
-    if body.dimensions is not None and body.dimensions > engine.model.spec.embedding_width:
-        most = engine.model.spec.embedding_width
-        raise ApiError(400, f"dimensions: expected at most {most}, got {body.dimensions}", param="dimensions")
-
+    check_dimensions(engine, body.dimensions)
     pooling = pooling_for(here.config, engine, body.pooling)
     if pooling == NONE:
-        message = 'pooling: expected one vector for a text, got "none": /embedding has those of each token'
-        raise ApiError(400, message, param="pooling", code="unsupported_value")
+        what = 'expected one vector for a text, got "none": /embedding has those of each token'
+        raise fault("pooling", what, "unsupported_value")
+    prompts, fields = partial(prompts_of, engine, body), "input, dimensions"
+    work = vectors_of(engine, prompts, pooling, True, fields, body.dimensions)
+    vectors, n_tokens = await connected(request, work)
+
+    def entry(i: int) -> dict[str, Any]:
+        vector = encoded(shortened(vectors[i], body.dimensions), body.encoding_format)
+        return {"object": "embedding", "index": i, "embedding": vector}
+
+    data = Mapped(entry, range(len(vectors)))
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    return JsonAnswer({"object": "list", "data": data, "model": here.hosted.name, "usage": usage})
+
+
+def check_dimensions(engine: InferenceEngine, wanted: int | None) -> None:
+    """Raises ApiError for more components than the vectors of a model have."""
+    most = engine.model.spec.embedding_width
+    if wanted is not None and wanted > most:
+        raise fault("dimensions", f"expected at most {most}, got {wanted}")
+
+
+async def vectors_of(
+    engine: InferenceEngine,
+    prompts: Callable[[], list[list[int]]],
+    pooling: str | None,
+    normalize: bool,
+    fields: str,
+    dimensions: int | None = None,
+) -> tuple[list[np.ndarray], int]:
+    """The vectors of texts, whose token ids ``prompts`` makes in a thread, and the number of all tokens.
+
+    ``pooling`` and ``normalize`` are as for `start_embeddings`, or the pooling is `NONE`: a vector of each
+    token. Raises ApiError if the answer would be too large (``fields`` as for `check_size`).
+    """
+    width = dimensions or engine.model.spec.embedding_width
 
     def start() -> tuple[list[list[int]], list[Embedding]]:
-        texts = prompts_of(engine, body)
-        n_numbers = len(texts) * (body.dimensions or engine.model.spec.embedding_width)
-        check_size(n_numbers * NUMBER_BYTES, "input, dimensions")
-        return texts, start_embeddings(engine.model, texts, pooling, True, **whose())
+        texts = prompts()
+        n_rows = sum(map(len, texts)) if pooling == NONE else len(texts)
+        check_size(n_rows * width * NUMBER_BYTES, fields)
+        if pooling == NONE:
+            return texts, token_vectors(engine.model, texts, **whose())
+        return texts, start_embeddings(engine.model, texts, pooling, normalize, **whose())
 
-    async def run() -> Response:
-        texts, handles = await in_thread(start)
-        vectors = await all_of(handles)
-
-        def entry(i: int) -> dict[str, Any]:
-            vector = encoded(shortened(vectors[i], body.dimensions), body.encoding_format)
-            return {"object": "embedding", "index": i, "embedding": vector}
-
-        data = Mapped(entry, range(len(vectors)))
-        n_tokens = sum(map(len, texts))
-        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-        return JsonAnswer({"object": "list", "data": data, "model": here.hosted.name, "usage": usage})
-
-    return await connected(request, run())
+    texts, handles = await in_thread(start)
+    return await all_of(handles), sum(map(len, texts))
 
 
 def check_fields(body: EmbeddingBody) -> None:
     """Raises ApiError unless a body has either texts or a conversation, without fields of the other."""
     given = body.model_fields_set
     if "input" not in given and "messages" not in given:
-        raise ApiError(400, "input: expected a value, got none, nor messages", param="input", code="missing")
+        raise fault("input", "expected a value, got none, nor messages", "missing")
     name = next((name for name in sorted(OF_MESSAGES) if name in given), None)
     if "input" in given and name is not None:
         wanted = "none beside input" if name == "messages" else "messages, not input, beside it"
-        raise ApiError(400, f"{name}: expected {wanted}", param=name, code="invalid_value")
+        raise fault(name, f"expected {wanted}", "invalid_value")
 
 
 def prompts_of(engine: InferenceEngine, body: EmbeddingBody) -> list[list[int]]:
@@ -162,14 +184,12 @@ async def rerank(request: Request) -> Response:
 def documents_of(body: RerankBody) -> Sequence[str | dict[str, Any]]:
     """The documents of a body. Raises ApiError unless they are given under one of their names."""
     if (body.documents is None) == (body.texts is None):
-        message = "documents: expected them, or texts, " + ("got none" if body.texts is None else "got both")
-        raise ApiError(400, message, param="documents", code="missing")
+        got = "none" if body.texts is None else "both"
+        raise fault("documents", f"expected them, or texts, got {got}", "missing")
     name = "return_documents" if body.documents is None else "return_text"
     if getattr(body, name):
         beside = "documents" if body.documents is None else "texts"
-        raise ApiError(
-            400, f"{name}: expected {beside} beside it, got none", param=name, code="invalid_value"
-        )
+        raise fault(name, f"expected {beside} beside it, got none", "invalid_value")
     return body.texts if body.documents is None else body.documents  # type: ignore[return-value]
 
 

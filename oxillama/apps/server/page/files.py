@@ -69,21 +69,12 @@ class File:
         return f'"{hashlib.sha256(self.data).hexdigest()[:32]}"'
 
 
-@dataclass(frozen=True)
-class Page:
-    """All files by path, e.g. ``/`` and ``/page/VERSION/main.js``."""
-
-    files: dict[str, File]
-
-    @property
-    def paths(self) -> frozenset[str]:
-        """The paths of the files, which hold no secrets."""
-        return frozenset(self.files)
-
-
 @cache
-def the_page() -> Page:
-    """The page that the package holds. Raises KeyError for a file of an unknown type."""
+def the_page() -> dict[str, File]:
+    """The files of the page that the package holds, by path, e.g. ``/`` and ``/page/VERSION/main.js``.
+
+    They hold no secrets. Raises KeyError for a file of an unknown type.
+    """
     files = (path for path in FOLDER.rglob("*.*") if path.suffix != NOTICES)
     found = {path.relative_to(FOLDER).as_posix(): path.read_bytes() for path in files}
     digest = hashlib.sha256()
@@ -94,7 +85,7 @@ def the_page() -> Page:
     made = {"/": File(index, TYPES["html"])}
     for name, data in found.items():
         made[f"/page/{version}/{name}"] = File(data, TYPES[name.rpartition(".")[2]])
-    return Page(made)
+    return made
 
 
 async def page(request: Request) -> Response:
@@ -103,7 +94,7 @@ async def page(request: Request) -> Response:
     Paths are looked up in a table: none leads out of the folder.
     """
     path = request.scope["path"]
-    file = the_page().files.get(path)
+    file = the_page().get(path)
     if file is None:
         raise ApiError(404, f"{request.method} {path}: Not Found")
     lasting = AT_EACH_LOAD if path == "/" else FOR_GOOD

@@ -9,11 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oxillama.apps.server.callers import Caller, context
-from oxillama.apps.server.daemons import in_daemon
 from oxillama.apps.server.errors import ApiError, without_paths
 from oxillama.apps.server.json_text import JsonAnswer
 from oxillama.apps.server.models import Models
 from oxillama.apps.server.running import connected, served
+from oxillama.apps.server.workers import in_daemon
 from oxillama.base.config.server import ServerConfig
 from oxillama.errors import ConfigError, ModelFileError
 from oxillama.gguf.hub.requests import NoAnswer

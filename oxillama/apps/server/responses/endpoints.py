@@ -13,7 +13,7 @@ from starlette.responses import Response
 from oxillama.apps.server.answer_size import LOGPROB_OBJECT_BYTES, within
 from oxillama.apps.server.bodies import read_body
 from oxillama.apps.server.chats import Chat, checked_variables, effort_variables
-from oxillama.apps.server.errors import ApiError, invalid
+from oxillama.apps.server.errors import fault, invalid
 from oxillama.apps.server.json_text import JsonAnswer, WrittenAnswer
 from oxillama.apps.server.prompt_progress import PromptProgress, with_progress
 from oxillama.apps.server.responses.bodies import LOGPROBS, InputBody, ResponsesBody, TextFormat
@@ -89,7 +89,6 @@ async def responses(request: Request) -> Response | EventStream:
         chat = chat_of(engine, body, before)
         prompt, options = chat.prepared(
             engine,
-            request.state.request_id,
             body.rest,
             max_tokens=body.max_output_tokens,
             json_schema=schema_of(body.text.format),
@@ -162,8 +161,8 @@ def sendable(head: dict[str, Any]) -> dict[str, Any]:
     try:
         as_json(head).encode()
     except (ValueError, RecursionError) as error:
-        message = "body: expected numbers and texts that JSON in UTF-8 can express, got others"
-        raise ApiError(400, message, param="body", code="invalid_json") from error
+        what = "expected numbers and texts that JSON in UTF-8 can express, got others"
+        raise fault("body", what, "invalid_json") from error
     return head
 
 
@@ -211,7 +210,7 @@ async def count_tokens(request: Request) -> Response:
 async def response(request: Request) -> Response:
     """A stored response."""
     if request.query_params.get("stream", "false").lower() not in ("false", "0"):
-        raise ApiError(400, "stream: expected false for a response that is kept, got true", param="stream")
+        raise fault("stream", "expected false for a response that is kept, got true")
     return WrittenAnswer(store_of(request).get(request.path_params["id"]).pieces)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oxillama.apps.server.chats import allowed_tools, function_call, refuse_others, tool_result
-from oxillama.apps.server.errors import invalid, unsupported
+from oxillama.apps.server.chats import allowed_tools, function_call, tool_result
+from oxillama.apps.server.errors import invalid, refuse_others, unsupported
 from oxillama.apps.server.responses.namespaces import Functions
 from oxillama.engine.features.media.parts import Placed
 

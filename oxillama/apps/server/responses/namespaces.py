@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import Any
 
-from oxillama.apps.server.chats import refuse_others
-from oxillama.apps.server.errors import invalid
+from oxillama.apps.server.errors import invalid, refuse_others
 from oxillama.text.toolcalls.definitions import MOST_NAME, definition_of
 
 TOOL_FIELDS = ("type", "name", "description", "parameters", "strict", "defer_loading", "allowed_callers")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oxillama.apps.server.callers import context
-from oxillama.apps.server.errors import ApiError
+from oxillama.apps.server.errors import ApiError, fault
 from oxillama.apps.server.json_text import written
 
 ITEM_BYTES = 256
@@ -181,10 +181,9 @@ class ResponseStore:
         for i in places:
             id = items[i].get("id")
             if not isinstance(id, str) or id not in by_id:
-                param, shown = f"input[{i}].id", repr(id)[:200]
-                message = f"{param}: expected the id of an item of a response that is kept, got {shown}"
-                message += elsewhere(id)
-                raise ApiError(400, message, param=param, code="item_not_found")
+                wanted = "expected the id of an item of a response that is kept"
+                what = f"{wanted}, got {repr(id)[:200]}{elsewhere(id)}"
+                raise fault(f"input[{i}].id", what, "item_not_found")
             found[i] = json.loads(by_id[id])
         return found
 
