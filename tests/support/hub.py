@@ -55,9 +55,8 @@ class Hub:
 @contextmanager
 def used(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """Serves ``hub`` inside the block, as the hub of this process, with a cache in ``folder``."""
-    import huggingface_hub
+    from huggingface_hub import constants
 
-    constants = huggingface_hub.constants
     with serving(hub):
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
         template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"

@@ -186,7 +186,8 @@ class Workers:
 async def in_daemon(job: Callable[[], T]) -> T:
     """The result of a job in a thread of its own, which the end of the process does not wait for.
 
-    A task that is cancelled meanwhile leaves the job to its end; an engine that it makes is then closed.
+    A task that is cancelled meanwhile leaves the job to its end; an engine that it makes is then closed. What
+    only the job refers to is freed when the result is there.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -200,12 +201,14 @@ async def in_daemon(job: Callable[[], T]) -> T:
             future.set_result(made)  # type: ignore[arg-type]
 
     def run() -> None:
+        nonlocal job
         be_patient()
         made, error = None, None
         try:
             made = job()
         except BaseException as found:
             error = found
+        del job
         try:
             loop.call_soon_threadsafe(tell, made, error)
         except RuntimeError:  # the loop has ended

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,7 +23,7 @@ from oxillama.apps.server.json_text import whole_pieces
 from oxillama.apps.server.models import Hosted
 from oxillama.apps.server.pieces import ENCODER, LARGE
 from oxillama.apps.server.urgency import AT_ONCE, PATIENCE, short_turns
-from oxillama.apps.server.workers import LARGE as LARGE_JOB, MOST_WAITING, Pools, Workers
+from oxillama.apps.server.workers import LARGE as LARGE_JOB, MOST_WAITING, Pools, Workers, in_daemon
 from oxillama.base.deadline import DeadlineExceeded, check_deadline, deadline
 from oxillama.base.single_flight import SingleFlight
 from tests.support.paths import ROOT
@@ -32,6 +34,27 @@ from tests.support.waiting import until
 async def as_client(name: str, workers: Workers, job: Any, *arguments: Any, **how: Any) -> Any:
     CONTEXT.set(RequestContext(client=name))
     return await workers.run(job, *arguments, **how)
+
+
+def test_what_only_a_job_refers_to_is_freed_with_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def used() -> None:
+        loop, told = asyncio.get_running_loop(), threading.Event()
+        call = loop.call_soon_threadsafe
+
+        def slowly(*arguments: Any) -> None:  # the thread still runs when the loop goes on
+            call(*arguments)
+            assert told.wait(60)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", slowly)
+        held = Workers("held", 1)
+        found = weakref.ref(held)
+        running = asyncio.ensure_future(in_daemon(partial(getattr, held, "name", None)))
+        del held
+        await running
+        assert found() is None
+        told.set()
+
+    asyncio.run(used())
 
 
 def test_clients_have_turns() -> None:
