@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from oxillama.apps.cli import options
 from oxillama.apps.cli.console import print_json, print_rows
 from oxillama.apps.cli.models import add_model
-from oxillama.apps.cli.verify import add_check_options, failed, told, verified
+from oxillama.apps.cli.verify import add_check_options, failed, print_verdict, verified
 from oxillama.errors import ConfigError, ReceiptError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def replayed(args: argparse.Namespace, record: Record) -> int:
         except ReceiptError as error:
             code = failed(error, name)
     for name, found in verified(args, receipts):
-        code = max(code, told(args, name, True, found, partial(compared, record.head, texts[name])))
+        code = max(code, print_verdict(args, name, True, found, partial(compared, record.head, texts[name])))
     return code
 
 

@@ -126,7 +126,7 @@ def run_verify(args: argparse.Namespace) -> int:
     several = len(args.receipt) > 1 or len(receipts) > 1
     code = max(code, verified_scores(args, scores), verified_decisions(args, decisions))
     for name, found in verified(args, receipts):
-        code = max(code, told(args, name, several, found, judged))
+        code = max(code, print_verdict(args, name, several, found, judged))
     return code
 
 
@@ -148,12 +148,12 @@ def same_values(message: str, changed: Sequence[str]) -> tuple[bool, str]:
     return not changed, f"NOT verified: this model differs: {', '.join(changed)}" if changed else message
 
 
-def told(
+def print_verdict(
     args: argparse.Namespace, name: str, several: bool, found: Any, judge: Callable[[Any], tuple[bool, str]]
 ) -> int:
-    """Prints what was found of a receipt, with --text also the text; the exit code.
+    """Prints the verdict on a receipt, with --text also the text; returns the exit code.
 
-    ``judge`` : says whether it is good, and a line about it. Raises errors that are not the library's.
+    ``judge`` says whether the receipt is good, and a line about it. Raises errors that are not the library's.
     """
     if isinstance(found, BaseException):
         return failed(found, name if several else "")
@@ -187,7 +187,7 @@ def verified_scores(args: argparse.Namespace, receipts: Mapping[str, ScoreReceip
                 except OxiLlamaError as error:
                     changed = error
                 judge = partial(same_values, "this model gives the score")
-                code = max(code, told(args, name, len(args.receipt) > 1, changed, judge))
+                code = max(code, print_verdict(args, name, len(args.receipt) > 1, changed, judge))
     return code
 
 
@@ -222,7 +222,7 @@ def verified_decisions(args: argparse.Namespace, receipts: Mapping[str, Decision
         for i, (name, changed) in enumerate(zip(names, found)):
             who = "its scores give" if drawn is not None and i not in drawn else "this model gives"
             judge = partial(same_values, f"{who} these answers")
-            code = max(code, told(args, name, len(args.receipt) > 1, changed, judge))
+            code = max(code, print_verdict(args, name, len(args.receipt) > 1, changed, judge))
         if drawn is not None:
             n, k = len(chosen), len(drawn)
             print(

@@ -172,7 +172,7 @@ def test_any_object_and_any_text(client: Client) -> None:
         ({"best_of": 2}, "best_of", "best_of: expected 1, which is all that is supported, got 2"),
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", ""),
         ({"reasoning_format": "x"}, "reasoning_format", "reasoning_format: expected"),
-        ({"echo": True}, "echo", "echo: is no option"),
+        ({"echo": True}, "echo", "echo: expected False, which is all that is supported, got True"),
         ({"model": "other"}, "model", "model: expected tiny, got other"),
     ],
 )
