@@ -41,7 +41,7 @@ def refuses(
     error: type[Exception] = ValueError,
     **options: Any,
 ) -> None:
-    """That a call raises an error whose text has a match of ``text``."""
+    """Asserts that a call raises an error whose text has a match of ``text``."""
     with pytest.raises(error, match=text):
         call(*arguments, **options)
 

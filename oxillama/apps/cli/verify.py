@@ -116,7 +116,7 @@ def run_verify(args: argparse.Namespace) -> int:
             if args.signer is None and not name.endswith(CHAIN) and is_score(name):
                 scores[name] = ScoreReceipt.load(name)
             elif args.signer is None and not name.endswith(CHAIN) and is_decision(name):
-                from oxillama.apps.decisions.receipt import DecisionReceipt  # which imports the engine
+                from oxillama.apps.decisions.receipt import DecisionReceipt  # the module imports the engine
 
                 decisions[name] = DecisionReceipt.load(name)
             else:

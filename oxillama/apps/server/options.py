@@ -145,7 +145,7 @@ def json_object(name: str, value: Any) -> dict[str, Any]:
 
 
 def grammar(name: str, value: Any) -> dict[str, Any]:
-    """A grammar; an empty text is none, as in llama-server."""
+    """A grammar; an empty text asks for no grammar, as in llama-server."""
     return {} if value == "" else {"grammar": value}
 
 

@@ -225,7 +225,7 @@ def started(
     salt: str = "",
 ) -> list[Embedding]:
     """Starts a request for each prompt (tokens, and input embeddings of its media); ``reduce`` makes the
-    result from its hidden states, or from those of the last token."""
+    result from its hidden states, or from the last token's hidden state."""
     # what a cache knows of a text is not run, so that only its last row comes out
     key = model.prefix_key(salt) if last and model.spec.causal else None
     kind: dict[str, Any] = {"last": last, "tenant": tenant, "key": key}

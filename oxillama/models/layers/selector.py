@@ -36,7 +36,7 @@ class Selector:
     """What the selectors of positions and of blocks share: the keys' pages, and the choice."""
 
     queries: Linear
-    """Of compressed queries, where a selector has some."""
+    """The matrix that makes a selector's queries from compressed queries."""
 
     def __init__(self, spec: Spec, i: int, weights: Weights) -> None:
         assert spec.selector is not None

@@ -30,7 +30,7 @@ class WrappedLayer:
         return found
 
     def linears(self) -> list[Linear]:
-        """Its own linear layers, and those of the ordinary layer."""
+        """The linear layers of this layer and of the ordinary layer."""
         return [*self.own_linears(), *self.layer.linears()]
 
     def own_linears(self) -> list[Linear]:

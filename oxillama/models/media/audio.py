@@ -174,7 +174,7 @@ TWO = "mm.a.mlp.1", "mm.a.mlp.2"
 
 
 class Projected:
-    """One matrix behind a norm without weight."""
+    """A norm without weight, then a matrix."""
 
     def __init__(self, tools: Tools, facts: AudioFacts, cols: int) -> None:
         self.n_threads: int = tools.n_threads

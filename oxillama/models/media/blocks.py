@@ -366,7 +366,7 @@ class Block:
         self.ffn_post_norm: Norm | None = norm("ffn_post_norm")
         self.attn_scale: np.ndarray | None = tools.vector(f"{block}.ls1.weight", width)
         self.ffn_scale: np.ndarray | None = tools.vector(f"{block}.ls2.weight", width)
-        scale = f"{block}.out_scale.weight"  # of the whole block: one, or one for each column
+        scale = f"{block}.out_scale.weight"  # a factor of the block, or factors of its columns
         self.out_scale = tools.vector(scale, 1 if tools.weights.shape(scale) == (1,) else width)
         self.attention: Attention = Attention(tools, shape, block)
         self.feed_forward: FeedForward = FeedForward(tools, shape, block)

@@ -14,7 +14,7 @@ from oxillama.text.grammar.rules import Node, Rules
 
 
 def packed(rules: Rules) -> Rules:
-    """The same grammar with its rules pickled, for another process, and with its analysis."""
+    """A copy of a grammar for another process: its rules pickled, and its analysis."""
     automata: dict[Dfa, int] = {}
     table: Any = {Dfa: lambda one: (automaton, (automata.setdefault(one, len(automata)),))}
     named = {}

@@ -32,7 +32,7 @@ def chat(folder: Path, browser: Page) -> Iterator[Client]:
 
 @pytest.fixture
 def page(checked: Page, chat: Client) -> Page:
-    """The page of that model, as a browser has it that was never there."""
+    """The page in a browser that has not opened the page before."""
     checked.ready(chat.server.url)
     return checked
 

@@ -39,7 +39,7 @@ from tests.support.spread import each
 from tests.support.tool_models import AS_IT_IS
 
 MODEL = {"chat_template": "{{ reasoning_effort }}{{ enable_thinking }}" + AS_IT_IS + "{# <think> </think> #}"}
-"""With a template that has tools, reasoning with a switch, and efforts."""
+"""A model whose template has tools, reasoning with a switch, and efforts."""
 
 CHAT = [{"role": "user", "content": "hello"}]
 TOOL = {"type": "function", "function": {"name": "x", "parameters": {}}}

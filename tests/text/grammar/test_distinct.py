@@ -55,7 +55,7 @@ def commas(parts: Sequence[str]) -> list[str]:
 
 
 def texts(values: Sequence[str], least: int, most: int) -> set[str]:
-    """Of the lists of so many of the values, each written with ", "."""
+    """All spellings of the lists of ``least`` to ``most`` of the values."""
     return {
         f"[{text}]"
         for n in range(least, most + 1)

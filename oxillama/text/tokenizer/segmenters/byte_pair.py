@@ -120,7 +120,7 @@ class WordCache(dict[str, T]):
 def symbol_ids(
     symbols: list[str], ids: Mapping[str, int], bytes_of: Callable[[str], Iterable[int]]
 ) -> tuple[int, ...]:
-    """The ids of symbols; ``bytes_of`` gives those of the bytes of a symbol that is no token."""
+    """The ids of symbols; ``bytes_of`` gives the ids of the bytes of a symbol that is no token."""
     found: list[int] = []
     for symbol in symbols:
         id = ids.get(symbol)
