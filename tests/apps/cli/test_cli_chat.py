@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from oxillama import ConfigError, InferenceEngine
+from oxillama.apps.cli.chat_commands import COMMANDS
 from oxillama.apps.cli.conversation import Conversation
 from oxillama.text.chat.known_templates import CHAT_FORMATS
 from oxillama.text.chat.template import ChatTemplate
@@ -27,6 +29,13 @@ def answers(engine: InferenceEngine, system: str | None, *turns: str) -> list[st
         said.append(engine.generate(chat_tokens(engine.tokenizer, messages), max_tokens=12))
         messages.append({"role": "assistant", "content": said[-1]})
     return said
+
+
+@pytest.mark.parametrize("kind", ["image", "audio"])
+def test_a_command_attaches_a_medium_of_its_kind(kind: str) -> None:
+    talk = Mock()
+    COMMANDS[kind].run(talk, "a.bin")
+    talk.attach.assert_called_once_with({"type": kind, "path": "a.bin"})
 
 
 def test_chat_over_a_pipe_keeps_the_history(model: Path, engine: InferenceEngine) -> None:

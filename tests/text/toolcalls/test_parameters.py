@@ -153,6 +153,15 @@ def test_references_in_older_drafts(name: str, draft: str) -> None:
     assert calls_of(FORMATS[name], tool, written(name, shown)) == [args]
 
 
+def test_a_name_with_marks_of_json_pointers_may_refer() -> None:
+    """The schema of such a parameter is found by a JSON pointer, in which "/" and "~" are escaped."""
+    parameters = {"properties": {"a/b~c": {"$ref": "#/$defs/n"}}, "$defs": {"n": {"type": "integer"}}}
+    tool, form = {"name": "t", "parameters": parameters}, FORMATS["qwen-xml"]
+    grammar = grammar_of(form, "required", [tool])
+    assert grammar.matches(tags("t", **{"a/b~c": "12"})) and not grammar.matches(tags("t", **{"a/b~c": "x"}))
+    assert calls_of(form, tool, tags("t", **{"a/b~c": "12"})) == [{"a/b~c": 12}]
+
+
 def test_what_is_not_strict_takes_names_of_no_pattern() -> None:
     parameters = {"properties": {"n": {}}, "patternProperties": {r"(x)\1": {}}}
     tool = {"name": "t", "strict": False, "parameters": parameters}
