@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -215,6 +216,14 @@ def test_the_largest_gemmas_scale_by_their_width_unless_the_file_says(name: str,
     assert read_spec(ModelFile.open(stated.file())).score_scale == 0.25
     fewer = replace(model, n_layers=n_layers - 1)
     assert read_spec(ModelFile.open(fewer.file())).score_scale == pytest.approx(8**-0.5)
+
+
+def test_scores_of_deepseek_ocr_grow_with_the_scaling() -> None:
+    """As in llama.cpp, although the model rotates without scaling: by the square of
+    attn_factor (1 + 0.1 ln(factor))."""
+    names = ("deepseek2-ocr", "deepseek2-ocr-scaled")
+    plain, scaled = (read_spec(ModelFile.open(EVERY[name].file())) for name in names)
+    assert scaled.score_scale == pytest.approx(plain.score_scale * (1.2 * (1 + 0.1 * math.log(4))) ** 2)
 
 
 def test_a_window_that_a_family_leaves_alone_counts_where_layers_have_it() -> None:
