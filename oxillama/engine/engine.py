@@ -612,7 +612,7 @@ class InferenceEngine(NotCopied):
         """The answers to many requests, (state, questions), run together; each is the one `decide` gives."""
         return [each.result() for each in features.load("decisions")(self.model, requests, **options)]
 
-    # --- other rooms --------------------------------------------------------------------------------
+    # --- sessions and receipts -----------------------------------------------------------------------
 
     def session(self, *, adapters: AdapterOption = None) -> Session:
         """A sequence to run by hand, beside any number of others and of requests.

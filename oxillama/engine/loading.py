@@ -142,9 +142,9 @@ class LoadedModel(NotCopied):
     # --- features -------------------------------------------------------------------------------------
 
     def feature(self, name: str) -> Any:
-        """What a room keeps of this model, made when it is first asked for (`features.FEATURES`).
+        """What a feature keeps of this model, made when it is first asked for (`features.FEATURES`).
 
-        Raises ConfigError if the room is not there.
+        Raises ConfigError if its module is not installed.
         """
         found = self.made(name)
         if found is None:

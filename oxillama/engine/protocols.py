@@ -1,8 +1,8 @@
 """What the core of the engine knows of features: one protocol for each kind.
 
 The core schedules, runs and samples requests, and keeps and delivers their tokens. Everything else an engine
-can do is a room of its own behind one of these protocols. A room is imported when an option first asks for it
-(`features.py`), and the core runs without it.
+can do is a module behind one of these protocols. A module is imported when an option first asks for it
+(`engine.features`), and the core runs without it.
 
 Two of the protocols belong to lower floors, whose classes call them: `TokenConstraint` says which tokens may
 come next, `WeightStore` brings the packed matrices of linear layers into memory.

@@ -91,7 +91,7 @@ def test_records_are_of_rows_that_there_are() -> None:
 
 @on_targets
 def test_a_batch_keeps_the_pages_that_it_has_found(target: str) -> None:
-    """What the caller does to its table and to its arrays afterwards is nothing to the batch."""
+    """Later changes of the caller's table and arrays do not change the batch."""
     attention = load(target).attention
     shape = attention.KvShape(1, 1, 16, 16, 0, 0, 16)
     memory = np.zeros((1, shape.page_bytes), np.uint8)

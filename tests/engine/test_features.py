@@ -1,4 +1,4 @@
-"""The core knows features through protocols and one table: its imports, and what it does without a room."""
+"""The core knows features through protocols and one table: its imports, and what it does without a module."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BLOCK = """
 import sys
 class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name in {rooms!r}:
+        if name in {modules!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Blocker())
 """
@@ -65,18 +65,18 @@ def test_a_greedy_text_imports_the_core_alone(text: str) -> None:
     paths = [Path(path) for path in run(GREEDY.format(text=text) + imported).split()]
     modules = {path.relative_to(ROOT) for path in paths if path.is_relative_to(ROOT) and path.suffix == ".py"}
     names = {".".join(path.with_suffix("").parts) for path in modules}
-    loaded = {room for room in OPTIONAL for name in names if f"{name}.".startswith(f"{room}.")}
+    loaded = {module for module in OPTIONAL for name in names if f"{name}.".startswith(f"{module}.")}
     assert loaded <= {"engine.features.observability"}
     assert sum(len((ROOT / path).read_text().splitlines()) for path in modules) <= MOST_LINES
 
 
-def test_the_core_runs_without_the_rooms(text: str) -> None:
-    rooms = tuple(f"oxillama.{room}" for room in OPTIONAL)
-    run(BLOCK.format(rooms=rooms) + GREEDY.format(text=text))
+def test_the_core_runs_without_the_modules(text: str) -> None:
+    modules = tuple(f"oxillama.{module}" for module in OPTIONAL)
+    run(BLOCK.format(modules=modules) + GREEDY.format(text=text))
 
 
 @pytest.mark.parametrize(
-    ("room", "use", "option"),
+    ("module", "use", "option"),
     [
         ("speculation", "engine.generate('Once', speculate='lookup')", "speculate"),
         ("engine.features.constraints", "engine.generate('Once', regex='[a-z]+')", "grammar"),
@@ -100,18 +100,18 @@ def test_the_core_runs_without_the_rooms(text: str) -> None:
         ("engine.features.embeddings", "engine.embed('Once')", "embed"),
     ],
 )
-def test_a_room_that_is_not_there_is_named(room: str, use: str, option: str, text: str) -> None:
+def test_a_missing_module_is_named(module: str, use: str, option: str, text: str) -> None:
     after = f"""
 from oxillama import ConfigError
 try:
     {use}
 except ConfigError as error:
-    assert str(error) == "{option}: needs oxillama.{room}, which is not installed", error
+    assert str(error) == "{option}: needs oxillama.{module}, which is not installed", error
 else:
     raise AssertionError("no error")
 assert engine.generate("Once upon a time", temperature=0, max_tokens=8) == {text!r}
 """
-    run(BLOCK.format(rooms=(f"oxillama.{room}",)) + GREEDY.format(text=text) + after)
+    run(BLOCK.format(modules=(f"oxillama.{module}",)) + GREEDY.format(text=text) + after)
 
 
 @pytest.mark.parametrize("name", features.FEATURES)

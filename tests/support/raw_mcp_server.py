@@ -71,7 +71,7 @@ def text(value: str) -> dict[str, Any]:
 
 
 def call(id: Any, name: str, arguments: Any) -> None:
-    """Answers a call, in one way or another."""
+    """Answers a call, or fails in the way that the call names."""
     if name == "line":  # noise, then an answer
         print("this is no JSON", flush=True)
         print('{"jsonrpc": "1.0", "x": []}', flush=True)

@@ -1,7 +1,7 @@
-"""The table of features: which folder or module (a room) implements which option.
+"""The table of features: which module or package implements which option.
 
-A room is imported when an option first asks for it. This table is all that the core knows of features.
-Without a room the core runs, and an option of that room is a ConfigError that names the option and the room.
+A module is imported when an option first asks for it. This table is all that the core knows of features.
+Without a module the core runs, and the module's options are ConfigErrors that name the option and the module.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from oxillama.errors import ConfigError
 
 @dataclass(frozen=True, repr=False)
 class Feature:
-    """A room behind some options.
+    """A feature: some options, and the module that implements them.
 
     Attributes:
         options: of `EngineConfig`, `GenerationOptions` or `SamplerConfig`, or methods of `InferenceEngine`.
         factory: "module:name" of what the core calls.
-        stage: when the core looks for the option, one of the constants below; "" if it calls the room by
-            name.
-        is_always: whether the stage has the feature without an option, too, if its room is there.
+        stage: when the core looks for the option, one of the constants below; "" if it calls the feature
+            by name.
+        is_always: whether the stage has the feature without an option, too, if its module is installed.
     """
 
     options: tuple[str, ...]
@@ -108,14 +108,14 @@ STATES = {
 
 
 def load(name: str) -> Any:
-    """The factory of a feature. Raises ConfigError if its room is not there."""
+    """The factory of a feature. Raises ConfigError if its module is not installed."""
     feature = FEATURES[name]
     module = feature.factory.partition(":")[0]
     try:
         return resolve(feature.factory)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # something else that the room imports
+            raise  # something else that the module imports
         raise ConfigError(f"{feature.options[0]}: needs {error.name}, which is not installed") from error
 
 
@@ -141,7 +141,7 @@ def _is_asked(option: str, options: tuple[Any, ...]) -> bool:
 
 def add_observers(model: Any, found: dict[str, Any]) -> None:
     """Makes the observers of a model that is being loaded, by name. Raises ConfigError if an option needs a
-    room that is not there."""
+    module that is not installed."""
     for name in asked(OBSERVER, model.config):
         try:
             found[name] = load(name)(model)

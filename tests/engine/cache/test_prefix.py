@@ -19,7 +19,7 @@ KEY = b"k"
 
 
 class Shape:
-    """The one thing a pool asks of a `KvShape`."""
+    """A `KvShape` with the attribute that a pool reads."""
 
     page_bytes = 64
 
