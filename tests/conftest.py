@@ -57,6 +57,7 @@ for name, is_repeatable in (("repeatable", True), ("explore", False)):
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+@pytest.hookimpl(optionalhook=True)  # pytest may run without xdist
 def pytest_xdist_auto_num_workers() -> int | None:
     """One worker more than there are cores, because some tests wait for servers and processes."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:

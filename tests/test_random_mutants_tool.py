@@ -110,6 +110,12 @@ def test_a_test_that_hangs_notices_the_fault(tool, checkout, monkeypatch):
     assert (verdict.kind, verdict.test) == ("noticed", "tests/limits/test_clamp.py::test_other")
 
 
+def test_a_run_that_fails_without_a_fault_ends(tool, checkout):
+    (checkout / "tests" / "conftest.py").write_text("def pytest_unknown_hook():\n    pass\n")
+    with pytest.raises(SystemExit, match="pytest fails without a fault"):
+        tool.try_all(checkout, tool.faults_of(checkout)[:1])
+
+
 def test_tests_near_a_module_come_first(tool, checkout):
     for path, text in (
         ("oxillama/limits/user.py", "import oxillama.limits.clamp\n"),

@@ -447,13 +447,18 @@ def failed(output: str) -> list[str]:
 def try_all(
     root: Path, faults: Sequence[Fault], budget: float = 60.0, minutes: float = math.inf, jobs: int = 1
 ) -> list[Verdict]:
-    """Tries faults in as many copies as jobs; none is begun after the minutes."""
+    """Tries faults in as many copies as jobs; none is begun after the minutes. Raises SystemExit if pytest
+    fails without a fault, because every fault would count as noticed."""
     tests, end = Tests(root), time.monotonic() + 60 * minutes
     verdicts: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(jobs) as pool:
         free: queue.Queue[Checkout] = queue.Queue()
         for job in range(jobs):
             free.put(Checkout(root, Path(folder, f"checkout-{job}")))
+        for near in (tests.nearest(fault)[:1] for fault in faults[:1]):
+            code, output = free.queue[0].test(near, "--collect-only") if near else (0, "")
+            if code not in (0, NO_TESTS):
+                sys.exit(f"pytest fails without a fault:\n{output[-2000:]}")
 
         def judge(fault: Fault) -> Verdict | None:
             checkout = free.get()
