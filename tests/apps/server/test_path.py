@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from pathlib import Path
@@ -56,11 +57,14 @@ def path_of_a_chat() -> CallPath:
             for _ in range(2):  # what is made once is made
                 client.ask("/v1/chat/completions", BODY)
             until(lambda: not engine.model.scheduler.running)
+            gc.collect()  # else the finalizers of other tests' engines may be noted, too
+            gc.disable()
             path.is_noting = True
             answer = client.ask("/v1/chat/completions", BODY)
             path.is_noting = False
         assert answer.status == 200 and answer.events[-1] == "[DONE]"
     finally:
+        gc.enable()
         threading.setprofile(None)  # type: ignore[arg-type]
         sys.setprofile(None)
     return path

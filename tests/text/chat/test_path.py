@@ -5,6 +5,7 @@ A stay is a run of calls in one file. A climb is a call of a file that comes bef
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from types import FrameType
@@ -71,11 +72,14 @@ def calls_of(messages: list[dict[str, Any]], options: GenerationOptions) -> list
         if event == "call" and frame.f_code.co_filename.startswith(ROOT):
             found.append((file_of(frame.f_back), file_of(frame)))
 
+    gc.collect()  # else the finalizers of other tests' engines may be noted, too
+    gc.disable()
     sys.setprofile(note)
     try:
         chat_prompt(tokenizer, messages, options)
     finally:
         sys.setprofile(None)
+        gc.enable()
     return found
 
 
