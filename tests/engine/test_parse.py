@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, TypedDict
@@ -58,8 +59,8 @@ def test_what_a_completion_has_parsed(engine: InferenceEngine) -> None:
         "required": ["a"],
         "additionalProperties": False,
     }
-    made = engine.stream("x", json_schema=fixed, max_tokens=40).result()
-    assert made.parsed == {"a": 1} and '"a": 1' in made.text
+    made = engine.stream("x", json_schema=fixed, max_tokens=40, seed=1).result()
+    assert made.parsed == {"a": 1} == json.loads(made.text)
     assert engine.stream("x", json_schema=Plain, max_tokens=40, seed=1).result().parsed.keys() == {"brave"}
     assert engine.stream("x", max_tokens=2).result().parsed is None
     with pytest.raises(AnswerCut):
