@@ -52,7 +52,7 @@ class SlotPool:
         self._slots: list[np.ndarray | None] = []
         self._references: list[int] = []
         self._free: list[int] = []  # slots that have memory
-        self._bare: list[int] = []  # without
+        self._bare: list[int] = []  # slots without memory
         limit.share_with(self.shrink_to_fit)
 
     @property
